@@ -1,0 +1,70 @@
+//! The engine's settings: everything besides policy, environment and seed that decides a rollout.
+
+use rao_envs::PromptStyle;
+use serde::{Deserialize, Serialize};
+
+use crate::repl::CellLimits;
+
+/// How steps are counted against budgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BudgetModel {
+    /// Every agent has `max_steps` of its own; only depth and the number of nodes bound the tree.
+    PerAgent,
+    /// The root has `max_steps` for the whole tree. A launch reserves the child's steps and one more from its parent;
+    /// what the child's subtree leaves unused returns when the child ends.
+    Shared,
+}
+
+/// A rollout's settings. They stand in the run's manifest as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineConfig {
+    /// Whether agents have `launch_subagent`.
+    pub recursive: bool,
+    /// The deepest depth a node may have; a launch beyond it is refused.
+    pub max_depth: u32,
+    /// Steps an agent may take (of a whole tree, if `budget` is `shared`).
+    pub max_steps: u32,
+    /// How steps are counted.
+    pub budget: BudgetModel,
+    /// The most nodes a tree may have; a launch beyond it is refused.
+    pub max_nodes: u32,
+    /// The context window of every node, in tokens.
+    pub context: u32,
+    /// The most tokens a completion may have.
+    pub max_tokens: u32,
+    /// The sampler's temperature: 1 to train, 0 to evaluate.
+    pub temperature: f32,
+    /// How much the prompts say.
+    pub prompt: PromptStyle,
+    /// End a node whose last cells repeat a pattern of at most three cells four times.
+    pub loop_guard: bool,
+    /// The weight of the delegation bonus (lambda of Eq. 1).
+    pub lambda: f64,
+    /// Limits of a cell.
+    pub cell: CellLimits,
+}
+
+impl EngineConfig {
+    /// Checks the ranges that a rollout relies on.
+    ///
+    /// # Errors
+    /// Names the setting, its value and its range.
+    pub fn check(&self) -> Result<(), String> {
+        let range = |name: &str, value: f64, low: f64, high: f64| {
+            if value >= low && value <= high {
+                Ok(())
+            } else {
+                Err(format!("{name} is {value}: it must lie between {low} and {high}"))
+            }
+        };
+        range("max-steps", f64::from(self.max_steps), 1.0, 10_000.0)?;
+        range("max-depth", f64::from(self.max_depth), 0.0, 64.0)?;
+        range("max-nodes", f64::from(self.max_nodes), 1.0, 1_000_000.0)?;
+        range("context", f64::from(self.context), 32.0, f64::from(1 << 20))?;
+        range("max-tokens", f64::from(self.max_tokens), 1.0, f64::from(self.context))?;
+        range("temperature", f64::from(self.temperature), 0.0, 10.0)?;
+        range("lambda", self.lambda, 0.0, 1000.0)
+    }
+}

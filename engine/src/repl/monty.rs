@@ -1,0 +1,151 @@
+//! The embedded engine: monty 1.4.0, a Python subset whose every external call surfaces as a value.
+//!
+//! A session's interpreter belongs to its [`Session`] and travels to the interpreter thread for each step; see the
+//! `thread` and `alloc` modules for why there is only one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use monty_types::{
+    DateTimeSource, MONTY_VERSION, OsPolicy, RandomSeed, RandomStart, ResourceLimits, ResourceTracker, SleepMode,
+};
+
+use super::machine::{Machine, PRELUDE};
+use super::{CellLimits, Function, Progress, Repl, ReplEngine, ReplError, Reply, checks, snapshot, thread};
+
+/// The instant that a cell reads from the clock, in seconds since the Unix epoch: 1 January 2026, 00:00 UTC.
+const NOW: i64 = 1_767_225_600;
+
+/// The embedded engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Monty(());
+
+impl Monty {
+    /// The engine. It has no state: all sessions of the process share one interpreter thread.
+    #[must_use]
+    pub fn new() -> Monty {
+        Monty(())
+    }
+}
+
+impl ReplEngine for Monty {
+    fn identity(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(PRELUDE.as_bytes());
+        hasher.update(&checks::VERSION.to_le_bytes());
+        let digest = hasher.finalize().to_hex();
+        format!("monty {MONTY_VERSION} prelude {}", digest.get(..12).unwrap_or_default())
+    }
+
+    fn open(&self, functions: &[Function], limits: &CellLimits, seed: u64) -> Result<Box<dyn Repl>, ReplError> {
+        let setting = Arc::new(Setting { functions: functions.to_vec(), limits: limits.clone(), seed });
+        Session::from(setting, Machine::fresh)
+    }
+
+    fn restore(&self, functions: &[Function], limits: &CellLimits, bytes: &[u8]) -> Result<Box<dyn Repl>, ReplError> {
+        let parts = snapshot::read(&self.identity(), bytes)?;
+        let seed = parts.head.seed;
+        let setting = Arc::new(Setting { functions: functions.to_vec(), limits: limits.clone(), seed });
+        Session::from(setting, move |setting| Machine::from_snapshot(setting, parts))
+    }
+}
+
+/// What a session was opened with.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) functions: Vec<Function>,
+    pub(super) limits: CellLimits,
+    pub(super) seed: u64,
+}
+
+impl Setting {
+    pub(super) fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().find(|function| function.name == name)
+    }
+
+    pub(super) fn tracker(&self) -> ResourceTracker {
+        ResourceTracker::new(ResourceLimits {
+            max_feed_duration: Some(Duration::from_millis(self.limits.time_ms)),
+            max_memory: Some(self.limits.memory),
+            max_recursion_depth: self.limits.recursion,
+            ..ResourceLimits::default()
+        })
+    }
+
+    pub(super) fn policy(&self) -> OsPolicy {
+        OsPolicy {
+            datetime: DateTimeSource::Fixed { unix_seconds: NOW, microsecond: 0 },
+            random_start: RandomStart::Seed(RandomSeed::Int(self.seed.into())),
+            sleep: SleepMode::Zero,
+            ..OsPolicy::default()
+        }
+    }
+}
+
+/// A node's session. `machine` is away while a step runs, and gone for good if a step broke it beyond repair.
+struct Session {
+    setting: Arc<Setting>,
+    machine: Option<Box<Machine>>,
+}
+
+impl Session {
+    fn from(
+        setting: Arc<Setting>,
+        make: impl FnOnce(&Setting) -> Result<Machine, ReplError> + Send + 'static,
+    ) -> Result<Box<dyn Repl>, ReplError> {
+        let shared = Arc::clone(&setting);
+        let machine = thread::run(move || make(&shared))??;
+        Ok(Box::new(Session { setting, machine: Some(Box::new(machine)) }))
+    }
+
+    fn machine(&mut self) -> Result<&mut Machine, ReplError> {
+        self.machine.as_deref_mut().ok_or_else(broken)
+    }
+
+    /// Runs `step` on the interpreter thread. If it panics, the session goes back to the state before the cell.
+    fn step(
+        &mut self,
+        step: impl FnOnce(&Setting, &mut Machine) -> Result<Progress, ReplError> + Send + 'static,
+    ) -> Result<Progress, ReplError> {
+        let mut machine = self.machine.take().ok_or_else(broken)?;
+        let before = machine.before();
+        let setting = Arc::clone(&self.setting);
+        let done = thread::run(move || {
+            let progress = step(&setting, &mut machine);
+            (machine, progress)
+        });
+        match done {
+            Ok((machine, progress)) => {
+                self.machine = Some(machine);
+                progress
+            }
+            Err(error) => {
+                let setting = Arc::clone(&self.setting);
+                let again = thread::run(move || before.map(|before| Machine::back(&setting, &before)));
+                self.machine = again.ok().flatten().and_then(Result::ok).map(Box::new);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Repl for Session {
+    fn start(&mut self, code: &str) -> Result<Progress, ReplError> {
+        self.machine()?.keep()?;
+        let code = code.to_owned();
+        self.step(move |setting, machine| machine.start(setting, &code))
+    }
+
+    fn answer(&mut self, reply: Reply) -> Result<Progress, ReplError> {
+        self.step(move |setting, machine| machine.answer(setting, &reply))
+    }
+
+    fn snapshot(&mut self) -> Result<Vec<u8>, ReplError> {
+        let seed = self.setting.seed;
+        self.machine()?.snapshot(Monty::new().identity(), seed)
+    }
+}
+
+fn broken() -> ReplError {
+    ReplError::lost("an earlier cell broke it")
+}

@@ -1,0 +1,76 @@
+//! What happens next, decided from the tree alone.
+
+use rao_store::{NodePath, Seq};
+
+use super::{Move, Rollout, Session};
+use crate::error::EngineError;
+use crate::repl::Progress;
+use crate::tree::{Node, Phase};
+
+impl Rollout {
+    /// Decides what happens next, from the tree alone. In order:
+    ///
+    /// 1. whatever one event made due: a prompt for a new node, verdict and reward of one that ended, the end of a
+    ///    step, the rest of a running cell;
+    /// 2. an action for every node that became ready before the round's first action (the rest of a batch);
+    /// 3. the cell of the first node, in path order, that has acted;
+    /// 4. the answers that the first suspended node can be given;
+    /// 5. a new round: an action for every ready node.
+    pub(super) fn next_move(&self) -> Result<Move, EngineError> {
+        if self.tree.is_empty() {
+            return Ok(Move::Spawn);
+        }
+        if let Some(due) = self.due() {
+            return Ok(due);
+        }
+        let nodes: Vec<&Node> = self.active_nodes().collect();
+        let batch_start =
+            nodes.iter().filter_map(|n| if let Phase::Acted { at } = n.phase { Some(at) } else { None }).min();
+        let ready = |limit: Option<Seq>| -> Vec<NodePath> {
+            let is_ready = |n: &&&Node| match n.phase {
+                Phase::Ready { since } => limit.is_none_or(|limit| since < limit),
+                _ => false,
+            };
+            nodes.iter().filter(is_ready).map(|n| n.path.clone()).collect()
+        };
+        if let Some(start) = batch_start {
+            let rest = ready(Some(start));
+            if !rest.is_empty() {
+                return Ok(Move::Sample(rest));
+            }
+            if let Some(node) = nodes.iter().find(|n| matches!(n.phase, Phase::Acted { .. })) {
+                return Ok(Move::RunCell(node.path.clone()));
+            }
+        }
+        if let Some(node) = nodes.iter().find(|n| n.phase == Phase::InCell && !self.deliverable(n).is_empty()) {
+            return Ok(Move::Deliver(node.path.clone()));
+        }
+        let all = ready(None);
+        if !all.is_empty() {
+            return Ok(Move::Sample(all));
+        }
+        match (self.tree.root().and_then(|root| root.reward.as_ref()), &self.tree.finished) {
+            (Some(_), None) => Ok(Move::Finish),
+            (Some(_), Some(_)) => Ok(Move::Nothing),
+            (None, _) => Err(EngineError::Internal("no node of the rollout can go on".into())),
+        }
+    }
+
+    pub(super) fn due(&self) -> Option<Move> {
+        let find = |test: &dyn Fn(&Node) -> bool| self.active_nodes().find(|n| test(n)).map(|n| n.path.clone());
+        if let Some(node) = find(&|n| n.phase == Phase::Spawned) {
+            return Some(Move::Prompt(node));
+        }
+        if let Some(node) = find(&|n| n.phase == Phase::Ended) {
+            return Some(Move::Settle(node));
+        }
+        if let Some(node) = find(&|n| n.phase == Phase::CellDone) {
+            return Some(Move::Conclude(node));
+        }
+        find(&|n| n.phase == Phase::InCell && !self.is_blocked(&n.path)).map(Move::Drive)
+    }
+
+    pub(super) fn is_blocked(&self, node: &NodePath) -> bool {
+        matches!(self.sessions.get(node), Some(Session { progress: Some(Progress::Blocked { .. }), .. }))
+    }
+}

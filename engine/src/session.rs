@@ -1,0 +1,123 @@
+//! Rebuilding a node's interpreter from the log: its cells run again, and every call is answered from the log.
+
+use rao_envs::{Args, ToolResult, Value};
+use rao_store::NodePath;
+
+use crate::answer;
+use crate::error::EngineError;
+use crate::repl::{Progress, Repl, ReplError, Reply};
+use crate::rollout::FINISH;
+use crate::tree::{Node, Step};
+
+/// The value given to `finish` in a step, if it was called; the last call counts.
+///
+/// # Errors
+/// When the stored arguments cannot be read.
+pub(crate) fn finish_value(node: &NodePath, step: &Step) -> Result<Option<Value>, EngineError> {
+    for call in step.calls.iter().rev().filter(|call| call.name == FINISH) {
+        let args = answer::args(node, &call.args)?;
+        if let Some(value) = finish_argument(&args) {
+            return Ok(Some(value.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// The one argument of `finish`, whether it was given by position or by name.
+pub(crate) fn finish_argument(args: &Args) -> Option<&Value> {
+    match (args.args.as_slice(), args.kwargs.as_slice()) {
+        ([value], []) => Some(value),
+        ([], [(_, value)]) => Some(value),
+        _ => None,
+    }
+}
+
+/// Re-runs the cells that ended, so that the session has their variables. Cells that were rejected or that a limit
+/// ended left nothing behind and are not run.
+pub(crate) fn rebuild_finished(repl: &mut dyn Repl, node: &Node) -> Result<(), EngineError> {
+    for (number, step) in node.steps.iter().enumerate() {
+        let Some(output) = &step.output else { continue };
+        if output.rejected || output.limit.is_some() {
+            continue;
+        }
+        match rerun(repl, node, step)? {
+            Progress::Done(again) if again.stdout == output.stdout && again.error == output.error => {}
+            Progress::Done(_) => return Err(rebuild_error(node, number, "other output")),
+            Progress::Call(call) => {
+                return Err(rebuild_error(
+                    node,
+                    number,
+                    &format!("a call of {} that the log does not have", call.name),
+                ));
+            }
+            Progress::Blocked { .. } => {
+                return Err(rebuild_error(node, number, "it waits for an answer not in the log"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs the current cell as far as the log goes.
+pub(crate) fn rerun_current(repl: &mut dyn Repl, node: &Node) -> Result<Progress, EngineError> {
+    match node.last_step() {
+        Some(step) if step.output.is_none() => rerun(repl, node, step),
+        _ => Err(EngineError::Internal(format!("node {} has no cell in progress", node.path))),
+    }
+}
+
+fn rerun(repl: &mut dyn Repl, node: &Node, step: &Step) -> Result<Progress, EngineError> {
+    let number = node.steps.iter().position(|s| s.seq == step.seq).unwrap_or_default();
+    let failed = |source: ReplError| EngineError::Repl { node: node.path.clone(), source };
+    let mut groups = step.resumes.iter();
+    let mut progress = repl.start(step.code.as_deref().unwrap_or_default()).map_err(failed)?;
+    loop {
+        let reply = match &progress {
+            Progress::Done(_) => return Ok(progress),
+            Progress::Call(call) => {
+                let Some(logged) = step.calls.get(call.call as usize) else { return Ok(progress) };
+                if logged.name != call.name || logged.args != call.args.to_json_text() {
+                    let reason = format!("call {} is {}{}", call.call, call.name, call.args.repr());
+                    return Err(rebuild_error(node, number, &reason));
+                }
+                if call.is_async {
+                    let is_open =
+                        call.name == crate::rollout::LAUNCH && logged.child.is_none() && logged.refused.is_none();
+                    if is_open {
+                        return Ok(progress);
+                    }
+                    Reply::Pending
+                } else {
+                    match groups.next() {
+                        None => return Ok(progress),
+                        Some(group) if group.as_slice() == [call.call] => {
+                            Reply::Now(logged_answer(node, step, call.call)?)
+                        }
+                        Some(_) => return Err(rebuild_error(node, number, "the answers are in another order")),
+                    }
+                }
+            }
+            Progress::Blocked { .. } => match groups.next() {
+                None => return Ok(progress),
+                Some(group) => {
+                    let answers = group.iter().map(|call| Ok((*call, logged_answer(node, step, *call)?)));
+                    Reply::Answers(answers.collect::<Result<_, EngineError>>()?)
+                }
+            },
+        };
+        progress = repl.answer(reply).map_err(failed)?;
+    }
+}
+
+fn logged_answer(node: &Node, step: &Step, call: u32) -> Result<ToolResult, EngineError> {
+    let logged = step.calls.get(call as usize).and_then(|call| call.answer.as_ref());
+    match logged {
+        Some(logged) => answer::to_result(&node.path, logged),
+        None => Err(EngineError::Internal(format!("node {} has no answer to call {call}", node.path))),
+    }
+}
+
+fn rebuild_error(node: &Node, step: usize, reason: &str) -> EngineError {
+    let step = u32::try_from(step).unwrap_or(u32::MAX);
+    EngineError::Rebuild { node: node.path.clone(), step, reason: reason.to_owned() }
+}

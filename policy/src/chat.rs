@@ -1,0 +1,246 @@
+//! The tokenizer, and the chat format as exact ids.
+
+use crate::{PolicyError, files};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use tokenizers::Tokenizer;
+
+const START: &str = "<|im_start|>";
+const END: &str = "<|im_end|>";
+/// Tokens that the chat format needs, in the order of their ids in tokenizers made here.
+pub(crate) const SPECIALS: [&str; 3] = ["<|endoftext|>", START, END];
+
+/// A tokenizer with the ChatML format (`<|im_start|>role\n...<|im_end|>\n`), rendered once and only ever extended.
+///
+/// Content never becomes a control token: whatever text a goal, a tool's answer or the model itself holds is encoded without
+/// the tokenizer's added tokens. Cloning is cheap.
+#[derive(Clone)]
+pub struct Chat(Arc<Inner>);
+
+struct Inner {
+    json: Vec<u8>,
+    /// Knows no added tokens, so it can only give ids of plain text.
+    content: Tokenizer,
+    /// Bytes of each id; empty where there is none.
+    bytes: Vec<Vec<u8>>,
+    start: u32,
+    end: u32,
+}
+
+impl Chat {
+    /// Reads `tokenizer.json` of a model folder.
+    ///
+    /// # Errors
+    /// As [`Chat::from_bytes`], and when the file is missing or unreadable.
+    pub fn load(dir: &Path) -> Result<Self, PolicyError> {
+        Self::from_bytes(&files::read(dir, "tokenizer.json")?)
+    }
+
+    /// Reads the content of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When it is not a byte-level tokenizer, or lacks `<|im_start|>` or `<|im_end|>`.
+    pub fn from_bytes(tokenizer_json: &[u8]) -> Result<Self, PolicyError> {
+        let fault = |reason: String| PolicyError::Tokenizer { reason };
+        let mut json: Value = serde_json::from_slice(tokenizer_json).map_err(|e| fault(e.to_string()))?;
+        if !mentions(&json["decoder"], "ByteLevel") {
+            return Err(fault("it does not decode at byte level, so its tokens have no exact bytes".to_owned()));
+        }
+        let added = added_tokens(&json);
+        let control = |text: &str| {
+            added.iter().find(|(_, content)| *content == text).map(|(id, _)| *id).ok_or_else(|| {
+                fault(format!("it has no added token {text}: only models trained on the ChatML format can be used"))
+            })
+        };
+        let (start, end) = (control(START)?, control(END)?);
+        for key in ["truncation", "padding", "post_processor"] {
+            json[key] = Value::Null;
+        }
+        json["added_tokens"] = json!([]);
+        let content = Tokenizer::from_bytes(json.to_string()).map_err(|e| fault(e.to_string()))?;
+        let bytes = token_bytes(&content, &added);
+        Ok(Self(Arc::new(Inner { json: tokenizer_json.to_vec(), content, bytes, start, end })))
+    }
+
+    /// A tokenizer of single bytes: ids 0 to 2 are `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`, byte `b` is `3 + b`.
+    ///
+    /// # Errors
+    /// None in practice; the built-in definition is read like any other.
+    pub fn bytes() -> Result<Self, PolicyError> {
+        Self::from_bytes(&definition(None, &[], &[])?)
+    }
+
+    /// Writes `tokenizer.json`, byte for byte as it was read.
+    ///
+    /// # Errors
+    /// When the folder or file cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), PolicyError> {
+        files::write(dir, "tokenizer.json", &self.0.json)
+    }
+
+    /// The content of `tokenizer.json`.
+    pub fn to_json(&self) -> &[u8] {
+        &self.0.json
+    }
+
+    /// blake3 digest of the content of `tokenizer.json`.
+    pub fn digest(&self) -> [u8; 32] {
+        *blake3::hash(&self.0.json).as_bytes()
+    }
+
+    /// The beginning of a conversation, up to where the assistant speaks.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot encode a text.
+    pub fn open(&self, system: &str, user: &str) -> Result<Vec<u32>, PolicyError> {
+        let mut ids = self.turn("system", system)?;
+        ids.extend(self.encode("\n")?);
+        ids.extend(self.turn("user", user)?);
+        ids.extend(self.assistant()?);
+        Ok(ids)
+    }
+
+    /// What follows the assistant's tokens: the end of its turn, unless it gave that itself, a user turn with `text`, and the
+    /// opening of its next turn.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot encode the text.
+    pub fn observe(&self, ended_with_end_of_turn: bool, text: &str) -> Result<Vec<u32>, PolicyError> {
+        let mut ids = if ended_with_end_of_turn { Vec::new() } else { vec![self.0.end] };
+        ids.extend(self.encode("\n")?);
+        ids.extend(self.turn("user", text)?);
+        ids.extend(self.assistant()?);
+        Ok(ids)
+    }
+
+    /// The ids of what an assistant says; never a control token.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot encode the text.
+    pub fn encode_action(&self, text: &str) -> Result<Vec<u32>, PolicyError> {
+        self.encode(text)
+    }
+
+    fn turn(&self, role: &str, text: &str) -> Result<Vec<u32>, PolicyError> {
+        let mut ids = vec![self.0.start];
+        ids.extend(self.encode(&format!("{role}\n{text}"))?);
+        ids.push(self.0.end);
+        Ok(ids)
+    }
+
+    fn assistant(&self) -> Result<Vec<u32>, PolicyError> {
+        let mut ids = self.encode("\n")?;
+        ids.push(self.0.start);
+        ids.extend(self.encode("assistant\n")?);
+        Ok(ids)
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>, PolicyError> {
+        let encoding = self.0.content.encode_fast(text, false);
+        let encoding = encoding.map_err(|e| PolicyError::Tokenizer { reason: format!("cannot encode: {e}") })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of ids, control tokens as they are written; bytes that are not UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids.iter().filter_map(|id| self.token_bytes(*id)).flatten().copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The bytes of a token; None for ids that the tokenizer does not have.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.0.bytes.get(id as usize).map(Vec::as_slice).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// The id that ends a turn: `<|im_end|>`.
+    pub fn end_of_turn(&self) -> u32 {
+        self.0.end
+    }
+
+    /// One more than the highest id.
+    pub fn vocab_size(&self) -> usize {
+        self.0.bytes.len()
+    }
+}
+
+fn mentions(value: &Value, kind: &str) -> bool {
+    match value {
+        Value::Object(fields) => fields.iter().any(|(key, v)| (key == "type" && v == kind) || mentions(v, kind)),
+        Value::Array(all) => all.iter().any(|v| mentions(v, kind)),
+        _ => false,
+    }
+}
+
+fn added_tokens(json: &Value) -> Vec<(u32, String)> {
+    let all = json["added_tokens"].as_array().into_iter().flatten();
+    all.filter_map(|token| {
+        let id = u32::try_from(token["id"].as_u64()?).ok()?;
+        Some((id, token["content"].as_str()?.to_owned()))
+    })
+    .collect()
+}
+
+/// Bytes of every id: of plain tokens through the byte alphabet, of added tokens as they are written.
+fn token_bytes(content: &Tokenizer, added: &[(u32, String)]) -> Vec<Vec<u8>> {
+    let bytes_of: BTreeMap<char, u8> = (0..=255).map(|byte| (byte_char(byte), byte)).collect();
+    let vocabulary = content.get_vocab(false);
+    let last = vocabulary.values().copied().chain(added.iter().map(|(id, _)| *id)).max();
+    let mut all = vec![Vec::new(); last.map_or(0, |last| last as usize + 1)];
+    for (text, id) in vocabulary {
+        let mapped: Option<Vec<u8>> = text.chars().map(|c| bytes_of.get(&c).copied()).collect();
+        all[id as usize] = mapped.unwrap_or_else(|| text.into_bytes());
+    }
+    for (id, text) in added {
+        all[*id as usize] = text.clone().into_bytes();
+    }
+    all
+}
+
+/// The character that stands for a byte in byte-level vocabularies: printable Latin-1 bytes stand for themselves, the others
+/// for the characters from U+0100 on, in order.
+pub(crate) fn byte_char(byte: u8) -> char {
+    let itself = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    if itself(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|b| !itself(*b)).count() as u32;
+    char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// A `tokenizer.json`: the control tokens, the 256 bytes, then `tokens`, each made by the merge of the same index. `split`
+/// isolates the matches of a regular expression before merging.
+pub(crate) fn definition(
+    split: Option<&str>,
+    tokens: &[String],
+    merges: &[(String, String)],
+) -> Result<Vec<u8>, PolicyError> {
+    let alphabet = (0..=255).map(|byte| byte_char(byte).to_string());
+    let texts = SPECIALS.iter().map(|s| (*s).to_owned()).chain(alphabet).chain(tokens.iter().cloned());
+    let vocabulary: Map<String, Value> = texts.enumerate().map(|(id, text)| (text, json!(id))).collect();
+    let added: Vec<Value> = SPECIALS
+        .iter()
+        .enumerate()
+        .map(|(id, content)| {
+            json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": true})
+        })
+        .collect();
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let mut steps = Vec::new();
+    if let Some(pattern) = split {
+        steps.push(json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}));
+    }
+    steps.push(byte_level.clone());
+    let value = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}, "post_processor": null, "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                  "vocab": vocabulary, "merges": merges}
+    });
+    let mut bytes = serde_json::to_vec_pretty(&value).map_err(|e| PolicyError::Tokenizer { reason: e.to_string() })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}

@@ -1,0 +1,187 @@
+use crate::forward::Network;
+use crate::{Config, Packed, Pass, PolicyError, files, pass, weights};
+use candle_core::{Tensor, Var};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A decoder with trainable weights.
+///
+/// The weights are candle variables under Hugging Face's names. A loss built from [`Decoder::token_logprobs`] with candle's
+/// operations gives every one of them a gradient. Passes may run on several threads at once; update weights only when none does.
+pub struct Decoder {
+    config: Config,
+    vars: BTreeMap<String, Var>,
+    version: u64,
+    network: Arc<Network>,
+}
+
+/// Scores of the targets of a [`Packed`] batch, in its order; both `[targets]`, f32, differentiable.
+pub struct TokenScores {
+    /// Natural logarithm of each target's probability given the tokens before it.
+    pub logprobs: Tensor,
+    /// Entropy, in nats, of the distribution that each target is drawn from.
+    pub entropies: Tensor,
+}
+
+impl Decoder {
+    /// Reads `config.json` and `model.safetensors` (f32 or bf16, widened to f32) of a model folder.
+    ///
+    /// # Errors
+    /// When a file is missing or unreadable, the architecture is not supported, or a tensor does not fit `config.json`.
+    pub fn load(dir: &Path) -> Result<Self, PolicyError> {
+        Self::from_bytes(&files::read(dir, "config.json")?, &files::read(dir, "model.safetensors")?)
+    }
+
+    /// As [`Decoder::load`], from the contents of the two files.
+    ///
+    /// # Errors
+    /// As [`Decoder::load`].
+    pub fn from_bytes(config_json: &[u8], safetensors: &[u8]) -> Result<Self, PolicyError> {
+        let config = Config::from_json(config_json)?;
+        let (tensors, version) = weights::parse(safetensors)?;
+        let mut decoder = Self::new(config, tensors)?;
+        decoder.version = version;
+        Ok(decoder)
+    }
+
+    /// A decoder with the given weights, which are copied; version 0.
+    ///
+    /// # Errors
+    /// When a tensor is missing, surplus, not f32, or of another shape than [`Config::tensors`] says.
+    pub fn new(config: Config, mut tensors: BTreeMap<String, Tensor>) -> Result<Self, PolicyError> {
+        config.check()?;
+        if config.tie_word_embeddings {
+            // Some writers store the tied matrix a second time.
+            tensors.remove("lm_head.weight");
+        }
+        let mut vars = BTreeMap::new();
+        for (name, shape) in config.tensors() {
+            let fault = |reason| PolicyError::Tensor { name: name.clone(), reason };
+            let tensor = tensors.remove(&name).ok_or_else(|| fault("it is missing".to_owned()))?;
+            if tensor.dims() != shape || tensor.dtype() != candle_core::DType::F32 {
+                let found = (tensor.dims().to_vec(), tensor.dtype());
+                return Err(fault(format!("it is {:?} {:?}, expected {shape:?} F32", found.0, found.1)));
+            }
+            let copy = Var::from_tensor(&tensor.contiguous()?)?;
+            vars.insert(name, copy);
+        }
+        if let Some(name) = tensors.into_keys().next() {
+            return Err(PolicyError::Tensor { name, reason: "config.json has no place for it".to_owned() });
+        }
+        let network = Arc::new(Network::new(&config, &vars)?);
+        Ok(Self { config, vars, version: 0, network })
+    }
+
+    /// A decoder with random weights: the same for the same configuration and seed, everywhere.
+    ///
+    /// # Errors
+    /// When the configuration's numbers do not fit together.
+    pub fn init(config: Config, seed: u64) -> Result<Self, PolicyError> {
+        config.check()?;
+        let tensors = weights::init(&config, seed)?;
+        Self::new(config, tensors)
+    }
+
+    /// A copy that later changes of these weights do not reach.
+    ///
+    /// # Errors
+    /// When memory for the tensors cannot be had.
+    pub fn snapshot(&self) -> Result<Self, PolicyError> {
+        let tensors = self.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
+        let mut copy = Self::new(self.config.clone(), tensors)?;
+        copy.version = self.version;
+        Ok(copy)
+    }
+
+    /// Writes `config.json` and `model.safetensors` into `dir`, creating it if needed. Each file has its old or its new content
+    /// at any moment, the weights last.
+    ///
+    /// # Errors
+    /// When the folder or a file cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), PolicyError> {
+        files::write(dir, "config.json", &self.config.to_json())?;
+        files::write(dir, "model.safetensors", &self.to_bytes()?)
+    }
+
+    /// The content of `model.safetensors`: the same bytes for the same weights and version.
+    ///
+    /// # Errors
+    /// When the file cannot be laid out.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, PolicyError> {
+        weights::serialize(self.tensors(), self.version)
+    }
+
+    /// blake3 digest over the names, shapes and numbers of all tensors in the order of names.
+    ///
+    /// # Errors
+    /// When a tensor cannot be read.
+    pub fn digest(&self) -> Result<[u8; 32], PolicyError> {
+        weights::digest(self.tensors())
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor()))
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Optimizer steps that the weights have seen.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Says how many optimizer steps the weights have seen.
+    pub fn set_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
+    /// The trainable tensors by name.
+    pub fn vars(&self) -> &BTreeMap<String, Var> {
+        &self.vars
+    }
+
+    /// Log-probability of every target, `[targets]` f32: bit for bit what the sampler reports for the same token after the
+    /// same tokens. Differentiable.
+    ///
+    /// # Errors
+    /// When the batch has no tokens, an id outside the vocabulary or a target out of place.
+    pub fn token_logprobs(&self, packed: &Packed) -> Result<Tensor, PolicyError> {
+        Ok(self.token_scores(packed)?.logprobs)
+    }
+
+    /// Log-probability and entropy of every target.
+    ///
+    /// # Errors
+    /// As [`Decoder::token_logprobs`].
+    pub fn token_scores(&self, packed: &Packed) -> Result<TokenScores, PolicyError> {
+        let scores = pass::differentiable(self.pass(packed)?, &self.vars)?;
+        Ok(TokenScores { logprobs: scores.get(0)?, entropies: scores.get(1)? })
+    }
+
+    /// Scores of every target, ready for gradients without a graph: quicker than [`Decoder::token_scores`], to the same bits.
+    ///
+    /// # Errors
+    /// As [`Decoder::token_logprobs`].
+    pub fn pass(&self, packed: &Packed) -> Result<Pass, PolicyError> {
+        packed.check(self.config.vocab_size)?;
+        Ok(Pass::new(self.network.clone(), packed)?)
+    }
+
+    /// Logits of every position, `[tokens, vocab_size]`. Holds them all at once: for inspection, without gradients.
+    ///
+    /// # Errors
+    /// As [`Decoder::token_logprobs`].
+    pub fn logits(&self, packed: &Packed) -> Result<Tensor, PolicyError> {
+        packed.check(self.config.vocab_size)?;
+        Ok(Pass::logits(&self.network, packed)?)
+    }
+
+    /// The weights as the passes use them.
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+}

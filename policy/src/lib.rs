@@ -1,0 +1,38 @@
+//! Tokens in, tokens and log-probabilities out: decoders, tokenizer and sampler.
+//!
+//! One differentiable decoder ([`Decoder`]) serves both the trainer, which runs it over whole sequences
+//! ([`Decoder::token_logprobs`]), and the sampler ([`LocalPolicy`]), which runs it token by token over key-value caches.
+//! The two agree bit for bit, because a row of any of its operations is a function of that row alone: matrix products are
+//! padded to a row count from which rows are independent, and attention reduces over key positions in one fixed order,
+//! in the same function, whether the keys come from a cache or from the sequence itself.
+#![forbid(unsafe_code)]
+
+mod chat;
+mod config;
+mod decoder;
+mod error;
+mod files;
+mod forward;
+mod kv;
+mod local;
+mod mini;
+mod ops;
+mod packed;
+mod parallel;
+mod pass;
+mod sample;
+mod sampling;
+mod train_tokenizer;
+mod weights;
+
+pub use chat::Chat;
+pub use config::{Architecture, Config};
+pub use decoder::{Decoder, TokenScores};
+pub use error::PolicyError;
+pub use local::{Limits, LocalPolicy};
+pub use mini::{MINI, mini, mini_chat};
+pub use packed::{Packed, PackedSequence};
+pub use parallel::side_by_side;
+pub use pass::Pass;
+pub use sample::{Completion, Identity, Policy, Request, SampleKey, Sampler, Stop};
+pub use train_tokenizer::{TokenizerSpec, train_tokenizer};

@@ -1,0 +1,415 @@
+//! The inner loops of attention: a few queries at a time against the keys and values of one head.
+//!
+//! For a query that sees keys `0..n`: each score is one chain of multiply-adds over the head's width; the largest score is
+//! exact in any order; exponentials are added in 16 lanes by key position modulo 16; values are added in the order of
+//! positions. Several queries run side by side for speed, each with its own chains, so a query's result has the same bits in
+//! any company.
+
+use super::math::{LANES, dispatch, dot, exp, max, sum_lanes};
+use pulp::{Simd, WithSimd};
+
+/// Rows in blocks of 16, each block transposed: `[block][dim][16 rows]`. Products with a vector run along the rows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Transposed(Vec<f32>);
+
+impl Transposed {
+    pub(super) fn push(&mut self, at: usize, row: &[f32]) {
+        let block = at / LANES * row.len() * LANES;
+        self.0.resize(block + row.len() * LANES, 0.0);
+        for (slot, x) in self.0[block + at % LANES..].iter_mut().step_by(LANES).zip(row) {
+            *slot = *x;
+        }
+    }
+}
+
+/// Rows in blocks of 16, each cut into pieces of 16 numbers: `[block][piece][16 rows][16]`. Weighted sums run along the row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pieces(Vec<f32>);
+
+impl Pieces {
+    pub(super) fn push(&mut self, at: usize, row: &[f32]) {
+        let pieces = row.len().div_ceil(LANES);
+        let block = at / LANES * pieces * LANES * LANES;
+        self.0.resize(block + pieces * LANES * LANES, 0.0);
+        for (piece, x) in row.chunks(LANES).enumerate() {
+            self.0[block + (piece * LANES + at % LANES) * LANES..][..x.len()].copy_from_slice(x);
+        }
+    }
+
+    pub(super) fn zeros(rows: usize, dim: usize) -> Self {
+        Self(vec![0.0; rows.div_ceil(LANES) * dim.div_ceil(LANES) * LANES * LANES])
+    }
+
+    pub(super) fn row(&self, at: usize, out: &mut [f32]) {
+        let pieces = out.len().div_ceil(LANES);
+        let block = at / LANES * pieces * LANES * LANES;
+        for (piece, out) in out.chunks_mut(LANES).enumerate() {
+            out.copy_from_slice(&self.0[block + (piece * LANES + at % LANES) * LANES..][..out.len()]);
+        }
+    }
+}
+
+/// The keys and values of one head, in the order of positions: what a cache holds, and what training packs afresh.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyValues {
+    keys: Transposed,
+    values: Pieces,
+    len: usize,
+}
+
+impl KeyValues {
+    /// Adds the next position.
+    pub(crate) fn push(&mut self, key: &[f32], value: &[f32]) {
+        self.keys.push(self.len, key);
+        self.values.push(self.len, value);
+        self.len += 1;
+    }
+
+    /// The first `len` positions of another head.
+    pub(crate) fn prefix(&self, len: usize, dim: usize) -> Self {
+        let blocks = len.div_ceil(LANES);
+        Self {
+            keys: Transposed(self.keys.0[..blocks * dim * LANES].to_vec()),
+            values: Pieces(self.values.0[..blocks * dim.div_ceil(LANES) * LANES * LANES].to_vec()),
+            len,
+        }
+    }
+
+    /// Forgets all positions from `len` on.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Bytes that `positions` positions take.
+    pub(crate) fn bytes(positions: usize, dim: usize) -> usize {
+        positions.div_ceil(LANES) * LANES * (dim + dim.next_multiple_of(LANES)) * size_of::<f32>()
+    }
+}
+
+/// Products of `R` vectors, given as `[dim][R]`, with the rows of the first `blocks` blocks: `out` `[R][stride]`.
+#[inline(always)]
+fn products<S: Simd, const R: usize>(
+    simd: S,
+    vectors: &[f32],
+    matrix: &Transposed,
+    blocks: usize,
+    out: &mut [f32],
+    stride: usize,
+) {
+    let dim = vectors.len() / R;
+    let (vectors, _) = vectors.as_chunks::<R>();
+    for (block, rows) in matrix.0.chunks_exact(dim * LANES).take(blocks).enumerate() {
+        let mut sums = [simd.splat_f32s(0.0); R];
+        for (x, row) in vectors.iter().zip(S::as_simd_f32s(rows).0) {
+            for r in 0..R {
+                sums[r] = simd.mul_add_f32s(simd.splat_f32s(x[r]), *row, sums[r]);
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            S::as_mut_simd_f32s(&mut out[r * stride + block * LANES..][..LANES]).0[0] = *sums;
+        }
+    }
+}
+
+/// Sixteen weights of each of `R` rows.
+#[inline(always)]
+fn sixteen<const R: usize>(weights: &[f32], stride: usize, block: usize) -> [&[f32]; R] {
+    std::array::from_fn(
+        #[inline(always)]
+        |r| &weights[r * stride + block * LANES..][..LANES],
+    )
+}
+
+/// Weighted sums of the rows of `matrix`: `R` of them, the r-th over rows `0..lens[r]` with weights `weights[r]`, each in the
+/// order of rows, times `scales[r]`, into row r of `out` `[R][dim]`.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "the parts of one product")]
+fn weighted_sums<S: Simd, const R: usize>(
+    simd: S,
+    weights: &[f32],
+    stride: usize,
+    lens: &[usize],
+    matrix: &Pieces,
+    scales: &[f32; R],
+    dim: usize,
+    out: &mut [f32],
+) {
+    let (pieces, common) = (dim.div_ceil(LANES), lens.iter().copied().min().unwrap_or(0));
+    for piece in 0..pieces {
+        let mut sums = [simd.splat_f32s(0.0); R];
+        for block in 0..common.div_ceil(LANES) {
+            let rows = &matrix.0[(block * pieces + piece) * LANES * LANES..][..LANES * LANES];
+            let of = sixteen::<R>(weights, stride, block);
+            for (j, row) in S::as_simd_f32s(rows).0.iter().take(common - block * LANES).enumerate() {
+                for r in 0..R {
+                    sums[r] = simd.mul_add_f32s(simd.splat_f32s(of[r][j]), *row, sums[r]);
+                }
+            }
+        }
+        for r in 0..R {
+            for j in common..lens[r] {
+                let at = ((j / LANES * pieces + piece) * LANES + j % LANES) * LANES;
+                let row = S::as_simd_f32s(&matrix.0[at..][..LANES]).0[0];
+                sums[r] = simd.mul_add_f32s(simd.splat_f32s(weights[r * stride + j]), row, sums[r]);
+            }
+            let scaled = [simd.mul_f32s(sums[r], simd.splat_f32s(scales[r]))];
+            let numbers: &[f32] = pulp::bytemuck::cast_slice(&scaled);
+            for (out, x) in out[r * dim..][..dim][piece * LANES..].iter_mut().zip(numbers) {
+                *out = *x;
+            }
+        }
+    }
+}
+
+/// Adds `weights[r][j] * vectors[r]` to row `j` of `matrix` for every r, in the order of r; `vectors` is `[R][pieces * 16]`.
+#[inline(always)]
+fn add_outer<S: Simd, const R: usize>(simd: S, weights: &[f32], stride: usize, vectors: &[f32], matrix: &mut Pieces) {
+    let pieces = vectors.len() / (R * LANES);
+    let vectors = S::as_simd_f32s(vectors).0;
+    for piece in 0..pieces {
+        let x: [S::f32s; R] = std::array::from_fn(
+            #[inline(always)]
+            |r| vectors[r * pieces + piece],
+        );
+        for block in 0..stride / LANES {
+            let rows = &mut matrix.0[(block * pieces + piece) * LANES * LANES..][..LANES * LANES];
+            let of = sixteen::<R>(weights, stride, block);
+            for (j, row) in S::as_mut_simd_f32s(rows).0.iter_mut().enumerate() {
+                let mut sums = *row;
+                for r in 0..R {
+                    sums = simd.mul_add_f32s(simd.splat_f32s(of[r][j]), x[r], sums);
+                }
+                *row = sums;
+            }
+        }
+    }
+}
+
+/// Turns the first `len` scores of a row into exponentials and the rest into zeros; returns the sum.
+#[inline(always)]
+fn exponentials(row: &mut [f32], len: usize) -> f32 {
+    let largest = max(&row[..len]);
+    let mut lanes = [0.0f32; LANES];
+    let (blocks, _) = row.as_chunks_mut::<LANES>();
+    for (block, scores) in blocks.iter_mut().enumerate() {
+        let live = len.saturating_sub(block * LANES);
+        for (i, (score, lane)) in scores.iter_mut().zip(&mut lanes).enumerate() {
+            let e = exp(*score - largest);
+            *score = if i < live { e } else { 0.0 };
+            *lane += *score;
+        }
+    }
+    sum_lanes(lanes)
+}
+
+/// Copies `R` vectors of `dim` numbers to `[dim][R]`, times `scale`.
+#[inline(always)]
+fn interleave<const R: usize>(vectors: &[f32], dim: usize, scale: f32, out: &mut Vec<f32>) {
+    out.clear();
+    out.resize(R * dim, 0.0);
+    for (r, vector) in vectors.chunks_exact(dim).enumerate().take(R) {
+        for (slot, x) in out[r..].iter_mut().step_by(R).zip(vector) {
+            *slot = x * scale;
+        }
+    }
+}
+
+/// Copies `R` vectors, times `scale`, each padded with zeros to whole pieces.
+#[inline(always)]
+fn pad<const R: usize>(vectors: &[f32], dim: usize, scale: f32, out: &mut Vec<f32>) {
+    let width = dim.next_multiple_of(LANES);
+    out.clear();
+    out.resize(R * width, 0.0);
+    for (out, vector) in out.chunks_exact_mut(width).zip(vectors.chunks_exact(dim)) {
+        out.iter_mut().zip(vector).for_each(|(out, x)| *out = x * scale);
+    }
+}
+
+/// Memory that tiles reuse.
+#[derive(Default)]
+struct Scratch {
+    vectors: Vec<f32>,
+    weights: Vec<f32>,
+    gradients: Vec<f32>,
+    padded: Vec<f32>,
+}
+
+/// `R` queries of width `dim`, the r-th over the first `lens[r]` keys.
+#[derive(Clone, Copy)]
+struct Tile<'a, const R: usize> {
+    dim: usize,
+    scale: f32,
+    q: &'a [f32],
+    lens: &'a [usize],
+}
+
+impl<const R: usize> Tile<'_, R> {
+    /// Width of a row of weights: the longest row in whole blocks.
+    fn stride(&self) -> usize {
+        self.lens.iter().copied().max().unwrap_or(0).next_multiple_of(LANES)
+    }
+
+    /// Attention weights `[R][stride]`, not yet divided by the returned sums.
+    #[inline(always)]
+    fn weights<S: Simd>(&self, simd: S, kv: &KeyValues, scratch: &mut Scratch) -> [f32; R] {
+        let stride = self.stride();
+        interleave::<R>(self.q, self.dim, self.scale, &mut scratch.vectors);
+        scratch.weights.resize(R * stride, 0.0);
+        products::<S, R>(simd, &scratch.vectors, &kv.keys, stride / LANES, &mut scratch.weights, stride);
+        let mut sums = [0.0; R];
+        for (r, sum) in sums.iter_mut().enumerate() {
+            *sum = exponentials(&mut scratch.weights[r * stride..][..stride], self.lens[r]);
+        }
+        sums
+    }
+}
+
+struct Forward<'a, const R: usize> {
+    tile: Tile<'a, R>,
+    kv: &'a KeyValues,
+    out: &'a mut [f32],
+    scratch: &'a mut Scratch,
+}
+
+impl<const R: usize> WithSimd for Forward<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { tile, kv, out, scratch } = self;
+        let inverses = tile.weights(simd, kv, scratch).map(
+            #[inline(always)]
+            |sum| 1.0 / sum,
+        );
+        let stride = tile.stride();
+        weighted_sums::<S, R>(simd, &scratch.weights, stride, tile.lens, &kv.values, &inverses, tile.dim, out);
+    }
+}
+
+/// Cuts `0..rows` into tiles of 8, 4, 2 and 1 rows and runs the same block for each with `R` the tile's size.
+macro_rules! for_tiles {
+    ($rows:expr, |$first:ident, $size:ident| $run:expr) => {{
+        let ($first, rows) = (&mut 0usize, $rows);
+        while *$first < rows {
+            let left = rows - *$first;
+            *$first += if left >= 8 {
+                const $size: usize = 8;
+                $run;
+                8
+            } else if left >= 4 {
+                const $size: usize = 4;
+                $run;
+                4
+            } else if left >= 2 {
+                const $size: usize = 2;
+                $run;
+                2
+            } else {
+                const $size: usize = 1;
+                $run;
+                1
+            };
+        }
+    }};
+}
+
+/// Attention of queries `q` `[lens.len(), dim]`, the r-th over the first `lens[r]` positions of `kv`, into `out` of the same
+/// shape. Both training and decoding come here. `lens` are at least 1 and at most the positions held.
+pub(crate) fn attend_rows(kv: &KeyValues, dim: usize, scale: f32, q: &[f32], lens: &[usize], out: &mut [f32]) {
+    let mut scratch = Scratch::default();
+    for_tiles!(lens.len(), |first, R| {
+        let rows = *first * dim..(*first + R) * dim;
+        let tile = Tile::<R> { dim, scale, q: &q[rows.clone()], lens: &lens[*first..*first + R] };
+        dispatch(Forward { tile, kv, out: &mut out[rows], scratch: &mut scratch });
+    });
+}
+
+/// What the backward pass over one head's keys holds: both layouts of keys and values, and the sums of their gradients.
+pub(super) struct Backward {
+    kv: KeyValues,
+    keys: Pieces,
+    values: Transposed,
+    dkeys: Pieces,
+    dvalues: Pieces,
+}
+
+struct BackwardTile<'a, const R: usize> {
+    tile: Tile<'a, R>,
+    grad: &'a [f32],
+    dq: &'a mut [f32],
+    sums: &'a mut Backward,
+    scratch: &'a mut Scratch,
+}
+
+/// With P the weights: dV = P' dO; dP = dO V'; dS = P (dP - sum(P dP)); dQ = scale dS K; dK = scale dS' Q.
+impl<const R: usize> WithSimd for BackwardTile<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { tile, grad, dq, sums: b, scratch } = self;
+        let (dim, scale, stride) = (tile.dim, tile.scale, tile.stride());
+        let totals = tile.weights(simd, &b.kv, scratch);
+        interleave::<R>(grad, dim, 1.0, &mut scratch.vectors);
+        scratch.gradients.resize(R * stride, 0.0);
+        products::<S, R>(simd, &scratch.vectors, &b.values, stride / LANES, &mut scratch.gradients, stride);
+        for (r, total) in totals.iter().enumerate() {
+            let p = &mut scratch.weights[r * stride..][..stride];
+            let ds = &mut scratch.gradients[r * stride..][..stride];
+            let inverse = 1.0 / total;
+            for p in p.iter_mut() {
+                *p *= inverse;
+            }
+            let mean = dot(p, ds);
+            for (ds, p) in ds.iter_mut().zip(p) {
+                *ds = *p * (*ds - mean);
+            }
+        }
+        weighted_sums::<S, R>(simd, &scratch.gradients, stride, tile.lens, &b.keys, &[scale; R], dim, dq);
+        pad::<R>(tile.q, dim, scale, &mut scratch.padded);
+        add_outer::<S, R>(simd, &scratch.gradients, stride, &scratch.padded, &mut b.dkeys);
+        pad::<R>(grad, dim, 1.0, &mut scratch.padded);
+        add_outer::<S, R>(simd, &scratch.weights, stride, &scratch.padded, &mut b.dvalues);
+    }
+}
+
+impl Backward {
+    /// From the rows of keys and values, each `dim` wide.
+    pub(super) fn new<'a>(rows: impl Iterator<Item = (&'a [f32], &'a [f32])>, len: usize, dim: usize) -> Self {
+        let mut all = Self {
+            kv: KeyValues::default(),
+            keys: Pieces::default(),
+            values: Transposed::default(),
+            dkeys: Pieces::zeros(len, dim),
+            dvalues: Pieces::zeros(len, dim),
+        };
+        for (at, (key, value)) in rows.enumerate() {
+            all.kv.push(key, value);
+            all.keys.push(at, key);
+            all.values.push(at, value);
+        }
+        all
+    }
+
+    /// Adds what queries `q`, whose results have gradients `grad`, give to the keys and values; returns the queries' own
+    /// gradients. Shapes as in [`attend_rows`].
+    pub(super) fn add(&mut self, dim: usize, scale: f32, q: &[f32], grad: &[f32], lens: &[usize]) -> Vec<f32> {
+        let (mut dq, mut scratch) = (vec![0.0; q.len()], Scratch::default());
+        for_tiles!(lens.len(), |first, R| {
+            let rows = *first * dim..(*first + R) * dim;
+            let tile = Tile::<R> { dim, scale, q: &q[rows.clone()], lens: &lens[*first..*first + R] };
+            let (grad, dq) = (&grad[rows.clone()], &mut dq[rows]);
+            dispatch(BackwardTile { tile, grad, dq, sums: self, scratch: &mut scratch });
+        });
+        dq
+    }
+
+    /// Gradients of the keys and of the values, each `[len, dim]`.
+    pub(super) fn finish(self, len: usize, dim: usize) -> [Vec<f32>; 2] {
+        [self.dkeys, self.dvalues].map(|sums| {
+            let mut rows = vec![0.0; len * dim];
+            rows.chunks_exact_mut(dim).enumerate().for_each(|(at, row)| sums.row(at, row));
+            rows
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! Named tensors to and from bytes.
+
+use crate::{Config, PolicyError};
+use candle_core::{Device, Tensor};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::{BTreeMap, HashMap};
+
+/// Metadata key of `model.safetensors`: optimizer steps that the weights have seen.
+const VERSION: &str = "rao_version";
+
+/// Reads a safetensors file: tensors widened to f32, and the version it names (0 if none).
+pub(crate) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, Tensor>, u64), PolicyError> {
+    let unreadable = |e: safetensors::SafeTensorError| PolicyError::Weights { reason: e.to_string() };
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
+    let version = match header.metadata().as_ref().and_then(|metadata| metadata.get(VERSION)) {
+        None => 0,
+        Some(text) => text
+            .parse()
+            .map_err(|_| PolicyError::Weights { reason: format!("its {VERSION} is {text:?}, not a number") })?,
+    };
+    let file = SafeTensors::deserialize(bytes).map_err(unreadable)?;
+    let mut tensors = BTreeMap::new();
+    for (name, view) in file.iter() {
+        let tensor = Tensor::from_vec(widen(name, &view)?, view.shape(), &Device::Cpu)?;
+        tensors.insert(name.to_owned(), tensor);
+    }
+    Ok((tensors, version))
+}
+
+fn widen(name: &str, view: &TensorView<'_>) -> Result<Vec<f32>, PolicyError> {
+    let data = view.data();
+    match view.dtype() {
+        Dtype::F32 => Ok(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+        // bfloat16 is the upper half of an f32.
+        Dtype::BF16 => Ok(data.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])).collect()),
+        other => {
+            let reason = format!("it is stored as {other:?}; F32 and BF16 can be read");
+            Err(PolicyError::Tensor { name: name.to_owned(), reason })
+        }
+    }
+}
+
+/// The numbers of a tensor as little-endian bytes.
+fn bytes(tensor: &Tensor) -> Result<Vec<u8>, PolicyError> {
+    let numbers: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+    Ok(numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
+}
+
+/// Writes a safetensors file: the same tensors and version give the same bytes.
+pub(crate) fn serialize<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    version: u64,
+) -> Result<Vec<u8>, PolicyError> {
+    let unwritable = |e: safetensors::SafeTensorError| PolicyError::Weights { reason: e.to_string() };
+    let all =
+        tensors.map(|(name, t)| Ok((name, t.dims().to_vec(), bytes(t)?))).collect::<Result<Vec<_>, PolicyError>>()?;
+    let views = all
+        .iter()
+        .map(|(name, shape, data)| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), data).map_err(unwritable)?)))
+        .collect::<Result<Vec<_>, PolicyError>>()?;
+    // One key only: the map has no order of its own.
+    let metadata = HashMap::from([(VERSION.to_owned(), version.to_string())]);
+    safetensors::serialize(views, Some(metadata)).map_err(unwritable)
+}
+
+/// blake3 over every tensor in the order of names: name, shape and numbers, each behind its length.
+pub(crate) fn digest<'a>(tensors: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Result<[u8; 32], PolicyError> {
+    let mut hasher = blake3::Hasher::new();
+    let number = |hasher: &mut blake3::Hasher, n: usize| {
+        hasher.update(&(n as u64).to_le_bytes());
+    };
+    for (name, tensor) in tensors {
+        number(&mut hasher, name.len());
+        hasher.update(name.as_bytes());
+        number(&mut hasher, tensor.rank());
+        tensor.dims().iter().for_each(|size| number(&mut hasher, *size));
+        hasher.update(&bytes(tensor)?);
+    }
+    Ok(*hasher.finalize().as_bytes())
+}
+
+/// Fresh weights: norms one, matrices normal with standard deviation 0.02 x sqrt(512 / width of the stream) (so that a
+/// narrow model starts as lively as a wide one), those that write to the stream divided by sqrt(2 x layers) as GPT-2 does.
+/// Each tensor has its own random stream, named by the tensor.
+pub(crate) fn init(config: &Config, seed: u64) -> Result<BTreeMap<String, Tensor>, PolicyError> {
+    let base = 0.02 * (512.0 / config.hidden_size as f64).sqrt().max(1.0);
+    let mut tensors = BTreeMap::new();
+    for (name, shape) in config.tensors() {
+        let count = shape.iter().product();
+        let writes = name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
+        let deviation = if writes { base / (2.0 * config.layers as f64).sqrt() } else { base };
+        let numbers = if shape.len() == 1 {
+            vec![1.0; count]
+        } else {
+            normals(blake3::keyed_hash(&key(seed), name.as_bytes()).into(), count, deviation)
+        };
+        tensors.insert(name, Tensor::from_vec(numbers, shape, &Device::Cpu)?);
+    }
+    Ok(tensors)
+}
+
+fn key(seed: u64) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key
+}
+
+/// Box-Muller: two normals from two uniforms.
+fn normals(seed: [u8; 32], count: usize, deviation: f64) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::from_seed(seed);
+    let mut uniform = || ((rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    let mut out = Vec::with_capacity(count + 1);
+    while out.len() < count {
+        let (radius, angle) = ((-2.0 * uniform().ln()).sqrt(), std::f64::consts::TAU * uniform());
+        out.extend([radius * angle.cos(), radius * angle.sin()].map(|z| (z * deviation) as f32));
+    }
+    out.truncate(count);
+    out
+}

@@ -1,0 +1,169 @@
+//! The comparing sink: what a replay emits is held against what the log has.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rao_engine::{Action, EngineError, Sink};
+use rao_store::event::{ActionSampled, Body, Event, RolloutStarted};
+use rao_store::{NodePath, RolloutId, RunId, Seq};
+
+use super::Checked;
+use super::divergence::Divergence;
+
+/// The state that sink, outside and driver of one replay share.
+pub(super) struct Shared {
+    run: RunId,
+    rollout: RolloutId,
+    events: Vec<Event>,
+    from: usize,
+    /// The position of the next event to be compared.
+    next: usize,
+    complete: bool,
+    pub(super) tool_calls: u64,
+    pub(super) policy_calls: u64,
+    pub(super) judge_calls: u64,
+    pub(super) divergence: Option<Divergence>,
+}
+
+impl Shared {
+    pub(super) fn new(run: RunId, rollout: RolloutId, events: Vec<Event>, from: Seq, complete: bool) -> Self {
+        let from = usize::try_from(from.0).unwrap_or(usize::MAX);
+        Shared {
+            run,
+            rollout,
+            events,
+            from,
+            next: from,
+            complete,
+            tool_calls: 0,
+            policy_calls: 0,
+            judge_calls: 0,
+            divergence: None,
+        }
+    }
+
+    pub(super) fn before(&self) -> Vec<Event> {
+        self.events.iter().take(self.from).cloned().collect()
+    }
+
+    pub(super) fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    pub(super) fn rollout_started(&self) -> Option<RolloutStarted> {
+        match self.events.first().map(|event| &event.body) {
+            Some(Body::RolloutStarted(started)) => Some(started.clone()),
+            _ => None,
+        }
+    }
+
+    /// True when every event of the log was compared.
+    pub(super) fn has_ended(&self) -> bool {
+        self.next >= self.events.len()
+    }
+
+    /// The event that has to come next.
+    pub(super) fn upcoming(&self) -> Option<&Body> {
+        self.events.get(self.next).map(|event| &event.body)
+    }
+
+    /// The logged action `offset` events ahead, which must be `node`'s; `None` where the log ends.
+    pub(super) fn logged_action(&mut self, offset: usize, node: &NodePath) -> Result<Option<Action>, EngineError> {
+        let at = self.next + offset;
+        let action = match self.events.get(at).map(|event| &event.body) {
+            None => return Ok(None),
+            Some(Body::ActionSampled(action)) if action.node == *node => Some(taken(action)),
+            Some(_) => None,
+        };
+        if action.is_none() {
+            let got = format!("an action of node {node}");
+            self.diverge(at, Divergence::of_kind(&self.events, at, got));
+            return Err(EngineError::Diverged { seq: at as u64 });
+        }
+        Ok(action)
+    }
+
+    fn diverge(&mut self, at: usize, divergence: Divergence) {
+        if self.divergence.is_none() {
+            self.next = at;
+            self.divergence = Some(divergence.placed(self.run, self.rollout));
+        }
+    }
+
+    /// Called when the execution has finished: events that the log has beyond it are a difference too.
+    pub(super) fn finish(&mut self) {
+        if self.divergence.is_none() && self.complete && !self.has_ended() {
+            let at = self.next;
+            self.diverge(at, Divergence::of_kind(&self.events, at, "the end of the rollout".into()));
+        }
+    }
+
+    pub(super) fn checked(&self) -> Checked {
+        Checked {
+            events: self.events.len() as u64,
+            skipped: self.from as u64,
+            compared: self.next.saturating_sub(self.from) as u64,
+            tool_calls: self.tool_calls,
+            policy_calls: self.policy_calls,
+            judge_calls: self.judge_calls,
+            complete: self.complete,
+            divergence: self.divergence.clone(),
+        }
+    }
+
+    fn compare(&mut self, seq: Seq, body: &Body) -> Result<(), EngineError> {
+        let at = usize::try_from(seq.0).unwrap_or(usize::MAX);
+        let Some(expected) = self.events.get(at) else {
+            if self.complete {
+                self.diverge(at, Divergence::extra(&self.events, at, body));
+            }
+            return Err(EngineError::Diverged { seq: seq.0 });
+        };
+        if same(&expected.body, body) {
+            self.next = at + 1;
+            return Ok(());
+        }
+        self.diverge(at, Divergence::of_bodies(&self.events, at, body));
+        Err(EngineError::Diverged { seq: seq.0 })
+    }
+}
+
+/// Equal to the bit: `==` alone would take 0.0 for -0.0.
+pub(super) fn same(a: &Body, b: &Body) -> bool {
+    a == b && matches!((a.encode(), b.encode()), (Ok(a), Ok(b)) if a == b)
+}
+
+fn taken(action: &ActionSampled) -> Action {
+    Action {
+        text: action.text.clone(),
+        tokens: action.tokens.clone(),
+        logprobs: action.logprobs.clone(),
+        logprob_kind: action.logprob_kind,
+        sampler: action.sampler,
+        stop: action.stop,
+    }
+}
+
+pub(super) struct CompareSink {
+    shared: Rc<RefCell<Shared>>,
+}
+
+impl CompareSink {
+    pub(super) fn new(shared: Rc<RefCell<Shared>>) -> Self {
+        CompareSink { shared }
+    }
+}
+
+impl Sink for CompareSink {
+    fn emit(&mut self, seq: Seq, body: &Body) -> Result<(), EngineError> {
+        self.shared.borrow_mut().compare(seq, body)
+    }
+
+    fn hand_on(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! The world and the policy that a run's manifest names, found again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
+use rao_envs::textcraft::{TextCraft, TextCraftConfig, Verify, Worlds};
+use rao_envs::{EnvError, Environment, Script};
+use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, Sampler};
+use rao_store::Digest;
+use rao_store::event::{HostFacts, RunStarted};
+use serde::Deserialize;
+
+/// The fact under which a run notes the folder of its model.
+pub const MODEL_FACT: &str = "model";
+
+/// The fact under which a run of forks notes where they left their base.
+pub const FORK_FACT: &str = "fork";
+
+/// Why what a run was recorded with is not there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordedError {
+    /// An environment of another version.
+    #[error(
+        "the run was recorded in environment `{env}`, which this program does not know: use the version of rao-log that recorded it"
+    )]
+    UnknownEnvironment {
+        /// Its name.
+        env: String,
+    },
+    /// A manifest of another version.
+    #[error(
+        "the environment's settings in the manifest cannot be read: {reason}; use the version of rao-log that recorded the run, or check the log with `rao-log verify`"
+    )]
+    Settings {
+        /// Why.
+        reason: String,
+    },
+    /// Data that is not part of the log.
+    #[error(
+        "the run used TextCraft-Synth's own files (recipes {digest}), and no folder with them was found: name it with `--data DIR`, or choose `--check cells`, which needs none"
+    )]
+    Data {
+        /// Digest of the recipes.
+        digest: String,
+    },
+    /// The environment cannot be opened.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// The policy cannot be loaded.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A policy that is not part of the program and not where it was.
+    #[error(
+        "the run was recorded with policy `{name}` of kind `{kind}` (tokenizer {tokenizer}), which is not at hand: choose `--check tools`, which needs none"
+    )]
+    NoPolicy {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// Its tokenizer.
+        tokenizer: String,
+    },
+}
+
+/// Settings of TextCraft as a manifest holds them, without what depends on where its data lies.
+#[derive(Deserialize)]
+struct StoredTextCraft {
+    verify: Verify,
+    worlds: Worlds,
+    world: serde_json::Value,
+    oracle_batch: Option<u32>,
+    reserve: bool,
+    pre_crafted: bool,
+    tight: bool,
+}
+
+/// The environment that a run was recorded in. `data` is the folder with TextCraft-Synth's own files, for runs that used
+/// them.
+///
+/// # Errors
+/// When the environment or its data is not there.
+pub fn environment(started: &RunStarted, data: Option<PathBuf>) -> Result<Arc<dyn Environment>, RecordedError> {
+    if started.env != "textcraft" {
+        return Err(RecordedError::UnknownEnvironment { env: started.env.clone() });
+    }
+    let stored: StoredTextCraft = serde_json::from_str(&started.env_config)
+        .map_err(|error| RecordedError::Settings { reason: error.to_string() })?;
+    let wanted = stored.world.get("data").and_then(|digest| digest.as_str());
+    if let (Some(digest), None) = (wanted, &data) {
+        return Err(RecordedError::Data { digest: digest.to_owned() });
+    }
+    let config = TextCraftConfig {
+        verify: stored.verify,
+        data: wanted.and(data),
+        worlds: stored.worlds,
+        oracle_batch: stored.oracle_batch,
+        reserve: stored.reserve,
+        pre_crafted: stored.pre_crafted,
+        tight: stored.tight,
+    };
+    Ok(Arc::new(TextCraft::new(config)?))
+}
+
+/// The policy that recorded a run: a scripted one with the tokenizer that the run names, the built-in model, or the folder
+/// that the run notes. Whether it has the weights that recorded is for the replay to say.
+///
+/// # Errors
+/// When it is not at hand.
+pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> Result<Box<dyn Actor>, RecordedError> {
+    let folder = host.facts.iter().find(|(name, _)| name == MODEL_FACT).map(|(_, folder)| PathBuf::from(folder));
+    let missing = || RecordedError::NoPolicy {
+        kind: started.policy.kind.clone(),
+        name: started.policy.name.clone(),
+        tokenizer: started.policy.tokenizer.short(),
+    };
+    let sampled = |policy: LocalPolicy| -> Box<dyn Actor> {
+        let chat = Arc::new(policy.chat().clone());
+        let sampler = Sampler { temperature: config.temperature, max_tokens: config.max_tokens };
+        Box::new(Sampled::new(Box::new(policy), chat, sampler, config.context))
+    };
+    match (started.policy.kind.as_str(), started.policy.name.as_str(), folder) {
+        ("scripted", name @ ("oracle" | "noisy"), _) => {
+            let script = if name == "oracle" { Script::Oracle } else { Script::Noisy };
+            let chat = known_chat(started.policy.tokenizer)?.ok_or_else(missing)?;
+            Ok(Box::new(Scripted::new(script, Arc::new(chat))))
+        }
+        ("local", "mini", None) => Ok(sampled(rao_policy::mini()?)),
+        ("local", _, Some(folder)) if folder.is_dir() => Ok(sampled(LocalPolicy::load(&folder, Limits::default())?)),
+        _ => Err(missing()),
+    }
+}
+
+/// The tokenizer with that digest, if it is part of the program.
+fn known_chat(digest: Digest) -> Result<Option<Chat>, PolicyError> {
+    for chat in [Chat::bytes()?, rao_policy::mini_chat()?] {
+        if Digest(chat.digest()) == digest {
+            return Ok(Some(chat));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,279 @@
+//! Small logs made on the spot: random trees whose actions a tiny random decoder really sampled.
+#![expect(clippy::unwrap_used, reason = "support of tests: what fails here fails the test")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rao_policy::{Architecture, Chat, Config, Decoder, Limits, LocalPolicy, Policy, Request, SampleKey, Sampler};
+use rao_store::event::{
+    ActionSampled, Body, ContextExtended, LogProbKind, NodeFinished, NodeSpawned, Outcome, PolicyIdentity,
+    RewardAssigned, Role, RolloutFinished, RolloutStarted, RunFinished, RunStarted, SamplerSettings, StopReason,
+    Verdict,
+};
+use rao_store::{
+    Digest, Expected, Log, LogProb, NodePath, Options, PolicyVersion, RolloutId, RunId, Stream, TokenId,
+    content_digest_of_run,
+};
+
+pub(crate) const LAMBDA: f64 = 0.25;
+
+/// How the runs of a test differ.
+#[derive(Clone, Copy)]
+pub(crate) struct Recording {
+    pub(crate) run: RunId,
+    pub(crate) groups: u32,
+    pub(crate) members: u32,
+    /// Actions without log-probabilities.
+    pub(crate) scripted: bool,
+    pub(crate) temperature: f32,
+    /// Leaves this rollout without its end.
+    pub(crate) cut: Option<u32>,
+    /// Shifts the position of one observation of rollout 0.
+    pub(crate) broken_prefix: bool,
+    /// Writes a reward that the successes do not give into rollout 0.
+    pub(crate) wrong_reward: bool,
+}
+
+pub(crate) fn run_id(number: u8) -> RunId {
+    let mut bytes = [number; 16];
+    (bytes[6], bytes[8]) = (0x70, 0x80);
+    RunId(bytes)
+}
+
+impl Recording {
+    pub(crate) fn new(number: u8) -> Self {
+        Recording {
+            run: run_id(number),
+            groups: 2,
+            members: 3,
+            scripted: false,
+            temperature: 1.0,
+            cut: None,
+            broken_prefix: false,
+            wrong_reward: false,
+        }
+    }
+}
+
+pub(crate) fn open(dir: &Path) -> Log {
+    let clock = Arc::new(|| 1_800_000_000_000_000);
+    Log::open(dir, Options::new(clock)).unwrap().0
+}
+
+pub(crate) fn decoder(seed: u64) -> Decoder {
+    let config = Config {
+        architecture: Architecture::Qwen3,
+        vocab_size: 264,
+        hidden_size: 32,
+        intermediate_size: 48,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        rms_norm_eps: 1e-6,
+        rope_theta: 10_000.0,
+        tie_word_embeddings: true,
+        max_positions: 512,
+    };
+    Decoder::init(config, seed).unwrap()
+}
+
+pub(crate) fn tokenizer() -> Vec<u8> {
+    Chat::bytes().unwrap().to_json().to_vec()
+}
+
+/// Records a run with actions sampled from `decoder`.
+pub(crate) fn record(log: &Log, decoder: &Decoder, recording: Recording) {
+    let policy =
+        LocalPolicy::new("tiny", decoder.snapshot().unwrap(), Chat::bytes().unwrap(), Limits::default()).unwrap();
+    let mut recorder = Recorder { log, policy, identity: identity(decoder), recording, rows: 0 };
+    let (run, count) = (recording.run, recording.groups * recording.members);
+    let rollouts: Vec<RolloutId> = (0..count).map(RolloutId).collect();
+    let started = RunStarted {
+        env: "synthetic".into(),
+        env_config: "{}".into(),
+        engine_config: "{}".into(),
+        policy: recorder.identity.clone(),
+        repl: "none".into(),
+        seed: 1,
+        group_size: recording.members,
+        tasks: recording.groups,
+        rollouts,
+        durability: "durable".into(),
+    };
+    log.append(Stream::Run(run), Expected::Any, vec![started.into()]).unwrap();
+    for rollout in 0..count {
+        recorder.rollout(rollout);
+    }
+    log.flush().unwrap();
+    let content = content_digest_of_run(log, run).unwrap();
+    log.append(Stream::Run(run), Expected::Any, vec![RunFinished { rollouts: count, content }.into()]).unwrap();
+    log.flush().unwrap();
+}
+
+fn identity(decoder: &Decoder) -> PolicyIdentity {
+    PolicyIdentity {
+        kind: "local".into(),
+        name: "tiny".into(),
+        weights: Some(Digest(decoder.digest().unwrap())),
+        tokenizer: Digest::of(&tokenizer()),
+        version: PolicyVersion(decoder.version()),
+    }
+}
+
+struct Recorder<'a> {
+    log: &'a Log,
+    policy: LocalPolicy,
+    identity: PolicyIdentity,
+    recording: Recording,
+    rows: u64,
+}
+
+/// A number from 0 to 7 without pattern.
+fn dice(rollout: u32, what: &str) -> u8 {
+    Digest::of(format!("{rollout} {what}").as_bytes()).0[0] % 8
+}
+
+fn success(rollout: u32, node: &NodePath) -> f64 {
+    [0.0, 1.0, 0.5, 1.0, 0.0, 1.0, 0.25, 1.0][usize::from(dice(rollout, &node.to_string()))]
+}
+
+fn paths(rollout: u32) -> Vec<NodePath> {
+    let root = NodePath::root();
+    let mut paths = vec![root.clone()];
+    for ordinal in 0..u32::from(dice(rollout, "children") % 3) {
+        let child = root.child(ordinal);
+        paths.push(child.clone());
+        if dice(rollout, &format!("grandchild {ordinal}")) < 4 {
+            paths.push(child.child(0));
+        }
+    }
+    paths
+}
+
+impl Recorder<'_> {
+    fn rollout(&mut self, rollout: u32) {
+        let Recording { run, members, cut, .. } = self.recording;
+        let paths = paths(rollout);
+        let mut bodies: Vec<Body> = vec![
+            RolloutStarted {
+                task_id: format!("task-{}", rollout / members),
+                difficulty: "tiny".into(),
+                task: "{}".into(),
+                group: rollout / members,
+                member: rollout % members,
+                seed: u64::from(rollout),
+                policy: self.identity.clone(),
+                fork_base: None,
+            }
+            .into(),
+        ];
+        for path in &paths {
+            bodies.push(spawned(path));
+        }
+        // Nodes take turns, so their events interleave as in a live recording.
+        let mut contexts = vec![Vec::<u32>::new(); paths.len()];
+        for step in 0..2 {
+            for (path, context) in paths.iter().zip(&mut contexts) {
+                self.turn(rollout, path, step, context, &mut bodies);
+            }
+        }
+        for (path, context) in paths.iter().zip(&mut contexts) {
+            self.end(rollout, path, &paths, context, &mut bodies);
+        }
+        if cut != Some(rollout) {
+            bodies.push(finished(rollout, &paths));
+        }
+        self.log.append(Stream::Rollout(run, RolloutId(rollout)), Expected::Any, bodies).unwrap();
+    }
+
+    fn turn(&mut self, rollout: u32, path: &NodePath, step: u32, context: &mut Vec<u32>, bodies: &mut Vec<Body>) {
+        let chat = self.policy.chat().clone();
+        let (role, text) =
+            if step == 0 { (Role::Prompt, format!("goal {path}")) } else { (Role::Observation, "ok".into()) };
+        let ids = if step == 0 { chat.open("be brief", &text).unwrap() } else { chat.observe(false, &text).unwrap() };
+        let shift = u32::from(self.recording.broken_prefix && rollout == 0 && step == 1);
+        extend(bodies, path, step, (role, text), context, &ids, shift);
+        let key = SampleKey(Digest::of(format!("{rollout} {path} {step}").as_bytes()).0);
+        let sampler = Sampler { temperature: 1.0, max_tokens: 3 + step * 4 };
+        let request = Request { row: self.rows, context, sampler, window: 512, key };
+        let completion = self.policy.sample(&[request]).unwrap().remove(0);
+        self.policy.release(self.rows);
+        self.rows += 1;
+        let scripted = self.recording.scripted;
+        bodies.push(
+            ActionSampled {
+                node: path.clone(),
+                step,
+                text: chat.decode(&completion.tokens),
+                at: context.len() as u32,
+                tokens: completion.tokens.iter().map(|id| TokenId(*id)).collect(),
+                logprobs: completion.logprobs.iter().filter(|_| !scripted).map(|value| LogProb(*value)).collect(),
+                logprob_kind: if scripted { LogProbKind::Absent } else { LogProbKind::Model },
+                sampler: SamplerSettings { temperature: self.recording.temperature, max_tokens: 8 },
+                stop: StopReason::MaxTokens,
+                policy_version: PolicyVersion(0),
+            }
+            .into(),
+        );
+        context.extend(completion.tokens);
+    }
+
+    fn end(&self, rollout: u32, path: &NodePath, paths: &[NodePath], context: &mut Vec<u32>, bodies: &mut Vec<Body>) {
+        let ids = self.policy.chat().observe(false, "a last word that no action follows").unwrap();
+        extend(bodies, path, 2, (Role::Observation, "a last word that no action follows".into()), context, &ids, 0);
+        let own = success(rollout, path);
+        let outcome = if own == 1.0 { Outcome::Finished } else { Outcome::OutOfSteps };
+        bodies.push(NodeFinished { node: path.clone(), outcome, value: None, steps: 2, tokens: 0 }.into());
+        let evidence = "{}".to_owned();
+        let evidence_digest = Digest::of(evidence.as_bytes());
+        let source = "synthetic".to_owned();
+        bodies.push(Verdict { node: path.clone(), source, score: own, evidence, evidence_digest, judge: None }.into());
+        let children: Vec<f64> =
+            paths.iter().filter(|p| p.parent().as_ref() == Some(path)).map(|p| success(rollout, p)).collect();
+        let child_mean =
+            if children.is_empty() { 0.0 } else { children.iter().fold(0.0, |a, b| a + b) / children.len() as f64 };
+        let wrong = if self.recording.wrong_reward && rollout == 0 { 0.125 } else { 0.0 };
+        let reward = own + LAMBDA * child_mean + wrong;
+        let children = children.len() as u32;
+        bodies.push(RewardAssigned { node: path.clone(), own, children, child_mean, lambda: LAMBDA, reward }.into());
+    }
+}
+
+fn spawned(path: &NodePath) -> Body {
+    NodeSpawned {
+        node: path.clone(),
+        call: path.parent().map(|_| (0, 0)),
+        goal: format!("goal {path}"),
+        targets: "{}".into(),
+        context: String::new(),
+        depth: path.depth(),
+        budget: 2,
+    }
+    .into()
+}
+
+fn extend(
+    bodies: &mut Vec<Body>,
+    path: &NodePath,
+    step: u32,
+    (role, text): (Role, String),
+    context: &mut Vec<u32>,
+    ids: &[u32],
+    shift: u32,
+) {
+    let (at, tokens) = (context.len() as u32 + shift, ids.iter().map(|id| TokenId(*id)).collect());
+    bodies.push(ContextExtended { node: path.clone(), step, role, text, at, tokens }.into());
+    context.extend(ids);
+}
+
+fn finished(rollout: u32, paths: &[NodePath]) -> Body {
+    RolloutFinished {
+        nodes: paths.len() as u32,
+        steps: 2 * paths.len() as u32,
+        tokens: 0,
+        max_depth: paths.iter().map(NodePath::depth).max().unwrap(),
+        success: success(rollout, &NodePath::root()),
+    }
+    .into()
+}

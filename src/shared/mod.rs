@@ -1,0 +1,15 @@
+//! What several commands need: errors and exit codes, settings in layers, output, and opening things by name.
+
+pub(crate) mod args;
+pub(crate) mod credit;
+pub(crate) mod exit;
+pub(crate) mod forks;
+pub(crate) mod json;
+pub(crate) mod layers;
+pub(crate) mod open;
+pub(crate) mod out;
+pub(crate) mod policies;
+pub(crate) mod recording;
+pub(crate) mod repls;
+pub(crate) mod table;
+pub(crate) mod training;

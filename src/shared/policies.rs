@@ -1,0 +1,172 @@
+//! Policies and tokenizers by name.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
+use rao_envs::Script;
+use rao_policy::{Chat, Limits, LocalPolicy, Policy as _, Sampler};
+use rao_store::Digest;
+use rao_store::event::{HostFacts, RunStarted};
+
+use super::args::{PolicyArgs, PolicyName};
+use super::exit::{Code, Failure};
+use super::open;
+
+pub(crate) use rao_replay::recorded::MODEL_FACT;
+
+/// The largest tokenizer whose policies are taken to be tiny ones, trained on brief prompts.
+const BRIEF_VOCABULARY: usize = 4096;
+
+/// A policy that is ready to act.
+pub(crate) enum Loaded {
+    Scripted(Script, Arc<Chat>),
+    Local(Box<LocalPolicy>, Option<PathBuf>),
+}
+
+impl Loaded {
+    pub(crate) fn chat(&self) -> Arc<Chat> {
+        match self {
+            Loaded::Scripted(_, chat) => Arc::clone(chat),
+            Loaded::Local(policy, _) => Arc::new(policy.chat().clone()),
+        }
+    }
+
+    /// The folder that its weights came from.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        match self {
+            Loaded::Scripted(..) => None,
+            Loaded::Local(_, folder) => folder.as_deref(),
+        }
+    }
+
+    /// Whether brief prompts are the default for it.
+    pub(crate) fn is_tiny(&self) -> bool {
+        self.chat().vocab_size() <= BRIEF_VOCABULARY
+    }
+
+    /// Positions that its model has.
+    pub(crate) fn positions(&self) -> Option<usize> {
+        match self {
+            Loaded::Scripted(..) => None,
+            Loaded::Local(policy, _) => Some(policy.decoder().config().max_positions),
+        }
+    }
+
+    pub(crate) fn into_actor(self, config: &EngineConfig) -> Box<dyn Actor> {
+        let chat = self.chat();
+        match self {
+            Loaded::Scripted(script, _) => Box::new(Scripted::new(script, chat)),
+            Loaded::Local(policy, _) => {
+                let sampler = Sampler { temperature: config.temperature, max_tokens: config.max_tokens };
+                Box::new(Sampled::new(policy, chat, sampler, config.context))
+            }
+        }
+    }
+}
+
+/// Loads a policy by name.
+pub(crate) fn load(args: &PolicyArgs) -> Result<Loaded, Failure> {
+    let name = args.policy.clone().unwrap_or(PolicyName::Mini);
+    load_named(&name, args.tokenizer.as_deref())
+}
+
+fn load_named(name: &PolicyName, tokenizer: Option<&str>) -> Result<Loaded, Failure> {
+    let scripted = |script| Ok(Loaded::Scripted(script, Arc::new(chat(tokenizer.unwrap_or("mini"))?)));
+    match name {
+        PolicyName::Oracle => scripted(Script::Oracle),
+        PolicyName::Noisy => scripted(Script::Noisy),
+        PolicyName::Mini | PolicyName::Local(_) if tokenizer.is_some() => {
+            let failure = Failure::usage("--tokenizer is for scripted policies: a model has its own tokenizer");
+            Err(failure.help("leave --tokenizer out, or choose --policy oracle or noisy"))
+        }
+        PolicyName::Mini => Ok(Loaded::Local(Box::new(rao_policy::mini()?), None)),
+        PolicyName::Local(folder) => {
+            let policy = LocalPolicy::load(folder, Limits::default())?;
+            let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+            Ok(Loaded::Local(Box::new(policy), Some(folder)))
+        }
+    }
+}
+
+/// Loads a tokenizer: `mini`, `bytes`, a model folder, or a `tokenizer.json`.
+fn chat(which: &str) -> Result<Chat, Failure> {
+    let path = Path::new(which);
+    match which {
+        "mini" => Ok(rao_policy::mini_chat()?),
+        "bytes" => Ok(Chat::bytes()?),
+        _ if path.is_dir() => Ok(Chat::load(path)?),
+        _ => {
+            let bytes = std::fs::read(path).map_err(|error| {
+                let failure = Failure::usage(format!("tokenizer `{which}` cannot be read: {error}"));
+                failure.help("give mini, bytes, a model folder, or the path of a tokenizer.json")
+            })?;
+            Ok(Chat::from_bytes(&bytes)?)
+        }
+    }
+}
+
+/// Where the weights that recorded a run are found.
+fn recorded_name(started: &RunStarted, host: &HostFacts) -> Result<PolicyName, Failure> {
+    match (started.policy.kind.as_str(), started.policy.name.as_str()) {
+        ("scripted", "oracle") => Ok(PolicyName::Oracle),
+        ("scripted", "noisy") => Ok(PolicyName::Noisy),
+        ("local", name) => match open::fact(host, MODEL_FACT) {
+            Some(folder) => Ok(PolicyName::Local(PathBuf::from(folder))),
+            None if name == "mini" => Ok(PolicyName::Mini),
+            None => {
+                let message = format!("the run was recorded with the model `{name}`, and its folder is not known");
+                Err(Failure::new(Code::Unavailable, message).help("name it with `--policy local:DIR`"))
+            }
+        },
+        (kind, name) => {
+            let message =
+                format!("the run was recorded with policy `{name}` of kind `{kind}`, which this program does not know");
+            Err(Failure::new(Code::Unavailable, message).help("use the version of rao-log that recorded it"))
+        }
+    }
+}
+
+/// Loads the policy that recorded a run, or the one that the user names in its place, and checks that it is the one.
+pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs) -> Result<Loaded, Failure> {
+    let name = match &args.policy {
+        Some(name) => name.clone(),
+        None => recorded_name(started, host)?,
+    };
+    let loaded = load_named(&name, args.tokenizer.as_deref())?;
+    let tokenizer = Digest(loaded.chat().digest());
+    if tokenizer != started.policy.tokenizer {
+        let message = format!(
+            "the run was recorded with tokenizer {}, but this policy has {}: its token ids mean something else",
+            started.policy.tokenizer.short(),
+            tokenizer.short()
+        );
+        return Err(Failure::usage(message)
+            .help("name the right one with `--tokenizer` (scripted policies) or `--policy local:DIR`"));
+    }
+    if let (Loaded::Local(policy, _), None) = (&loaded, &args.policy) {
+        let weights = Some(Digest(policy.identity().weights));
+        if weights != started.policy.weights {
+            let digest = |weights: Option<Digest>| weights.map_or("none".to_owned(), |digest| digest.short());
+            let message = format!(
+                "the run was recorded with weights {} of `{}`, but what is there now has weights {}",
+                digest(started.policy.weights),
+                started.policy.name,
+                digest(weights)
+            );
+            let failure = Failure::new(Code::Unavailable, message);
+            return Err(
+                failure.help("name a folder that still has them with `--policy local:DIR`, or use `--check tools`")
+            );
+        }
+    }
+    Ok(loaded)
+}
+
+/// The model that a training starts from when none is named: the one that recorded the run, or mini for scripted runs.
+pub(crate) fn recorded_model(started: &RunStarted, host: &HostFacts) -> Result<PolicyName, Failure> {
+    match recorded_name(started, host)? {
+        PolicyName::Oracle | PolicyName::Noisy => Ok(PolicyName::Mini),
+        model => Ok(model),
+    }
+}

@@ -1,0 +1,167 @@
+//! From entries to checked frames: looks for holes, reads neighbouring frames together, and checks what it read.
+
+use std::collections::VecDeque;
+
+use crate::error::LogError;
+use crate::frame::Frame;
+use crate::id::{Seq, Stream};
+use crate::index::{Entry, Order, Slot};
+use crate::journal::Journal;
+use crate::manifest::Mark;
+use crate::report::Finding;
+use crate::source::{Filter, Header};
+
+/// Entries asked for at a time.
+const CHUNK: usize = 256;
+/// The most bytes read at a time, unless one frame has more.
+const SPAN: u64 = 1 << 18;
+/// Bytes of other streams that are read along rather than left out by a second call.
+const GAP: u64 = 1 << 12;
+
+/// The entries of a stream in order; a hole is an error in its place.
+pub(crate) struct Slots<'a> {
+    order: &'a dyn Order,
+    stream: Stream,
+    next: u64,
+    end: u64,
+    findings: &'a [Finding],
+    queue: VecDeque<Slot>,
+}
+
+impl<'a> Slots<'a> {
+    /// Entries `from..end`. `findings` explains the holes.
+    pub(crate) fn new(order: &'a dyn Order, stream: Stream, from: Seq, end: u64, findings: &'a [Finding]) -> Self {
+        Slots { order, stream, next: from.0, end, findings, queue: VecDeque::new() }
+    }
+
+    fn missing(&mut self, to: u64) -> LogError {
+        let (stream, seq) = (self.stream, Seq(self.next));
+        self.next = to;
+        let known = self.findings.iter().find(|finding| finding.stream == Some(stream) && finding.seq == Some(seq));
+        let place = known.and_then(|finding| Some((finding.file.as_ref()?, finding.offset?)));
+        let place = place.map_or_else(|| "journal".to_owned(), |(file, offset)| format!("{file} at byte {offset}"));
+        let reason = match (to - seq.0, known) {
+            (1, Some(finding)) => finding.detail.clone(),
+            (1, None) => "the event is damaged or missing".to_owned(),
+            (count, _) => format!("{count} events from here on are damaged or missing"),
+        };
+        LogError::Damaged { stream, seq, place, reason }
+    }
+}
+
+impl Iterator for Slots<'_> {
+    type Item = Result<Slot, LogError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next >= self.end {
+            return None;
+        }
+        if self.queue.is_empty() {
+            match self.order.chunk(self.stream, Seq(self.next), CHUNK) {
+                Ok(chunk) => self.queue.extend(chunk),
+                Err(error) => {
+                    self.next = self.end;
+                    return Some(Err(error));
+                }
+            }
+        }
+        match self.queue.front().map(|slot| slot.entry.seq.0) {
+            Some(seq) if seq == self.next => {
+                self.next += 1;
+                self.queue.pop_front().map(Ok)
+            }
+            Some(seq) => Some(Err(self.missing(seq.min(self.end)))),
+            None => Some(Err(self.missing(self.end))),
+        }
+    }
+}
+
+/// The headers of a stream.
+pub(crate) fn headers(slots: Slots<'_>) -> impl Iterator<Item = Result<Header, LogError>> + Send {
+    let stream = slots.stream;
+    slots.map(move |slot| Ok(slot?.entry.header(stream)))
+}
+
+/// The frames of a stream.
+pub(crate) struct Frames<'a> {
+    slots: std::iter::Peekable<Slots<'a>>,
+    stream: Stream,
+    journal: &'a Journal,
+    filter: Filter,
+    ready: VecDeque<Result<Frame, LogError>>,
+}
+
+impl<'a> Frames<'a> {
+    pub(crate) fn new(slots: Slots<'a>, journal: &'a Journal, filter: &Filter) -> Self {
+        let stream = slots.stream;
+        Frames { slots: slots.peekable(), stream, journal, filter: filter.clone(), ready: VecDeque::new() }
+    }
+
+    /// Reads `first` and those of the following frames that lie close behind it.
+    fn read(&mut self, first: Entry) {
+        let mut group = vec![first];
+        let start = first.place.offset;
+        let mut end = start + u64::from(first.place.len);
+        while let Some(Ok(slot)) = self.slots.peek() {
+            if !self.filter.admits(slot.entry.kind) {
+                self.slots.next();
+                continue;
+            }
+            let place = slot.entry.place;
+            let next_end = place.offset + u64::from(place.len);
+            let near = place.file == first.place.file && place.offset >= end && place.offset - end <= GAP;
+            if slot.frame.is_some() || !near || next_end - start > SPAN || group.len() >= CHUNK {
+                break;
+            }
+            group.push(slot.entry);
+            end = next_end;
+            self.slots.next();
+        }
+        let read = self.journal.bytes(Mark { file: first.place.file, offset: start }, end - start);
+        for entry in group {
+            let frame = match &read {
+                Err(error) => Err(error.clone()),
+                Ok(bytes) => {
+                    let from = usize::try_from(entry.place.offset - start).unwrap_or(usize::MAX);
+                    let to = from.saturating_add(entry.place.len as usize).min(bytes.len());
+                    let bytes = bytes.get(from..to).unwrap_or_default().to_vec();
+                    check(self.stream, &entry, bytes, &Journal::shown(entry.place.file))
+                }
+            };
+            self.ready.push_back(frame);
+        }
+    }
+}
+
+impl Iterator for Frames<'_> {
+    type Item = Result<Frame, LogError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Some(frame);
+            }
+            match self.slots.next()? {
+                Err(error) => return Some(Err(error)),
+                Ok(slot) if !self.filter.admits(slot.entry.kind) => {}
+                Ok(Slot { entry, frame: Some(bytes) }) => {
+                    return Some(check(self.stream, &entry, bytes.to_vec(), "the ordered store"));
+                }
+                Ok(Slot { entry, frame: None }) => self.read(entry),
+            }
+        }
+    }
+}
+
+/// Checks that the bytes are the frame which the entry promises.
+pub(crate) fn check(stream: Stream, entry: &Entry, bytes: Vec<u8>, file: &str) -> Result<Frame, LogError> {
+    let damaged = |reason: String| {
+        let place = format!("{file} at byte {}", entry.place.offset);
+        LogError::Damaged { stream, seq: entry.seq, place, reason }
+    };
+    let frame = Frame::parse(bytes).map_err(|error| damaged(error.to_string()))?;
+    if frame.address().stream != stream || frame.address().seq != entry.seq || frame.crc() != entry.crc {
+        return Err(damaged("another event stands in its place".to_owned()));
+    }
+    Ok(frame)
+}

@@ -1,0 +1,377 @@
+//! The frame: the fixed bytes around an event's body. `docs/format.md` is the specification; this is its one reader
+//! and writer.
+//!
+//! All integers in a frame are little-endian.
+
+use crate::error::LogError;
+use crate::event::{Kind, MAX_BODY};
+use crate::id::{Address, Digest, RolloutId, RunId, Seq, Stream};
+
+/// The first four bytes of every frame.
+pub(crate) const MAGIC: [u8; 4] = *b"RAOE";
+/// The frame layout that this program writes, and the newest that it reads.
+pub const FORMAT_VERSION: u16 = 1;
+/// Bytes before the body.
+pub const HEADER_LEN: usize = 92;
+/// Set on the first frame of every commit: whatever lies before it in the journal was durable when it was written.
+pub(crate) const FLAG_COMMIT: u16 = 1;
+const KNOWN_FLAGS: u16 = FLAG_COMMIT;
+
+const AT_VERSION: usize = 4;
+const AT_KIND: usize = 6;
+const AT_LAYOUT: usize = 8;
+const AT_FLAGS: usize = 10;
+const AT_STREAM: usize = 12;
+const AT_RESERVED: usize = 13;
+const AT_RUN: usize = 16;
+const AT_ROLLOUT: usize = 32;
+const AT_LENGTH: usize = 36;
+const AT_SEQ: usize = 40;
+const AT_TIME: usize = 48;
+const AT_PREVIOUS: usize = 56;
+const AT_CRC: usize = 88;
+
+/// Why bytes are not a frame of this version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// Fewer bytes than the header has, or than it says the frame has.
+    #[error("it ends after {have} of {need} bytes")]
+    Short {
+        /// Bytes there are.
+        have: u64,
+        /// Bytes the frame needs.
+        need: u64,
+    },
+    /// It does not begin as a frame does.
+    #[error("no event begins here")]
+    Magic,
+    /// The checksum differs.
+    #[error("its checksum is {found:08x}, not {stored:08x} as stored")]
+    Checksum {
+        /// Computed over the bytes.
+        found: u32,
+        /// Read from the frame.
+        stored: u32,
+    },
+    /// The length, stream kind or a reserved byte has a value that no writer gives it.
+    #[error("its header has an impossible {field}")]
+    Field {
+        /// The field.
+        field: &'static str,
+    },
+    /// The checksum is right and a later program wrote it.
+    #[error("it has {what}")]
+    Newer {
+        /// What is too new.
+        what: String,
+    },
+}
+
+/// One event as it is stored: a checked header and the encoded body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    bytes: Vec<u8>,
+    stream: Stream,
+}
+
+impl Frame {
+    /// Takes the exact bytes of one frame and checks length, checksum, version and fields.
+    ///
+    /// # Errors
+    /// A [`FrameError`] naming the first thing that is wrong.
+    pub fn parse(bytes: Vec<u8>) -> Result<Frame, FrameError> {
+        let view = View::parse(&bytes)?;
+        if view.bytes.len() != bytes.len() {
+            return Err(FrameError::Field { field: "length" });
+        }
+        let stream = view.stream;
+        Ok(Frame { bytes, stream })
+    }
+
+    /// The stream and position.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        Address { stream: self.stream, seq: self.view().seq() }
+    }
+
+    /// Microseconds since the Unix epoch.
+    #[must_use]
+    pub fn at_us(&self) -> u64 {
+        self.view().at_us()
+    }
+
+    /// The event's kind.
+    ///
+    /// # Errors
+    /// [`LogError::Newer`] if a later program wrote it.
+    pub fn kind(&self) -> Result<Kind, LogError> {
+        let code = self.view().kind_code();
+        Kind::from_code(code)
+            .ok_or_else(|| LogError::Newer { place: self.address().to_string(), what: format!("event kind {code}") })
+    }
+
+    /// The version of the kind's layout.
+    #[must_use]
+    pub fn layout(&self) -> u16 {
+        self.view().layout()
+    }
+
+    /// The chain digest of the stream before this event; 32 zero bytes for the first.
+    #[must_use]
+    pub fn previous(&self) -> Digest {
+        self.view().previous()
+    }
+
+    /// The chain digest of the stream after this event: blake3 over the frame's bytes.
+    #[must_use]
+    pub fn chain(&self) -> Digest {
+        Digest::of(&self.bytes)
+    }
+
+    /// The encoded body.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        self.bytes.get(HEADER_LEN..).unwrap_or_default()
+    }
+
+    /// Header and body as stored.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn crc(&self) -> u32 {
+        self.view().crc()
+    }
+
+    fn view(&self) -> View<'_> {
+        View { bytes: &self.bytes, stream: self.stream }
+    }
+}
+
+/// A checked frame in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    bytes: &'a [u8],
+    stream: Stream,
+}
+
+impl<'a> View<'a> {
+    /// Checks the frame at the start of `bytes`, which may be longer.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<View<'a>, FrameError> {
+        let length = frame_len(bytes)?;
+        let frame = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
+        let Some(frame) = frame else {
+            return Err(FrameError::Short { have: bytes.len() as u64, need: length });
+        };
+        let stored = u32_at(frame, AT_CRC);
+        let found = checksum(frame);
+        if stored != found {
+            return Err(FrameError::Checksum { found, stored });
+        }
+        // Only what passed its checksum can be newer; anything else is damage.
+        let version = u16_at(frame, AT_VERSION);
+        if version > FORMAT_VERSION {
+            return Err(FrameError::Newer { what: format!("format version {version}") });
+        }
+        let flags = u16_at(frame, AT_FLAGS);
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(FrameError::Newer { what: format!("the flags {flags:#06x}") });
+        }
+        if version == 0 {
+            return Err(FrameError::Field { field: "format version" });
+        }
+        let stream = claimed_stream(frame).ok_or(FrameError::Field { field: "stream" })?;
+        Ok(View { bytes: frame, stream })
+    }
+
+    pub(crate) fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    pub(crate) fn seq(&self) -> Seq {
+        Seq(u64_at(self.bytes, AT_SEQ))
+    }
+
+    pub(crate) fn at_us(&self) -> u64 {
+        u64_at(self.bytes, AT_TIME)
+    }
+
+    pub(crate) fn kind_code(&self) -> u16 {
+        u16_at(self.bytes, AT_KIND)
+    }
+
+    pub(crate) fn layout(&self) -> u16 {
+        u16_at(self.bytes, AT_LAYOUT)
+    }
+
+    pub(crate) fn begins_commit(&self) -> bool {
+        u16_at(self.bytes, AT_FLAGS) & FLAG_COMMIT != 0
+    }
+
+    pub(crate) fn previous(&self) -> Digest {
+        Digest(array_at(self.bytes, AT_PREVIOUS))
+    }
+
+    pub(crate) fn crc(&self) -> u32 {
+        u32_at(self.bytes, AT_CRC)
+    }
+
+    pub(crate) fn body(&self) -> &'a [u8] {
+        self.bytes.get(HEADER_LEN..).unwrap_or_default()
+    }
+
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+/// What the bytes at a damaged place claim to be, for a report. Nothing of it is to be trusted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub(crate) stream: Option<Stream>,
+    pub(crate) seq: Seq,
+    pub(crate) kind: Option<Kind>,
+}
+
+pub(crate) fn claim(bytes: &[u8]) -> Option<Claim> {
+    if bytes.len() < HEADER_LEN {
+        return None;
+    }
+    let kind = Kind::from_code(u16_at(bytes, AT_KIND));
+    Some(Claim { stream: claimed_stream(bytes), seq: Seq(u64_at(bytes, AT_SEQ)), kind })
+}
+
+/// The whole length that the header at the start of `bytes` states, checked for plausibility only.
+pub(crate) fn frame_len(bytes: &[u8]) -> Result<u64, FrameError> {
+    if bytes.len() < HEADER_LEN {
+        return Err(FrameError::Short { have: bytes.len() as u64, need: HEADER_LEN as u64 });
+    }
+    if bytes.get(..MAGIC.len()) != Some(MAGIC.as_slice()) {
+        return Err(FrameError::Magic);
+    }
+    let body = u32_at(bytes, AT_LENGTH);
+    if body as usize > MAX_BODY {
+        return Err(FrameError::Field { field: "length" });
+    }
+    Ok(HEADER_LEN as u64 + u64::from(body))
+}
+
+/// What a frame is made of, besides the body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parts {
+    pub(crate) stream: Stream,
+    pub(crate) seq: Seq,
+    pub(crate) at_us: u64,
+    pub(crate) kind: u16,
+    pub(crate) layout: u16,
+    pub(crate) begins_commit: bool,
+    pub(crate) previous: Digest,
+}
+
+/// Appends one frame to `out` and returns its checksum. The body must not be longer than [`MAX_BODY`].
+pub(crate) fn write(out: &mut Vec<u8>, parts: &Parts, body: &[u8]) -> u32 {
+    let start = out.len();
+    out.reserve(HEADER_LEN + body.len());
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out.extend_from_slice(&parts.kind.to_le_bytes());
+    out.extend_from_slice(&parts.layout.to_le_bytes());
+    let flags = if parts.begins_commit { FLAG_COMMIT } else { 0 };
+    out.extend_from_slice(&flags.to_le_bytes());
+    let (code, run, rollout) = stream_parts(parts.stream);
+    out.extend_from_slice(&[code, 0, 0, 0]);
+    out.extend_from_slice(&run.0);
+    out.extend_from_slice(&rollout.to_le_bytes());
+    out.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+    out.extend_from_slice(&parts.seq.0.to_le_bytes());
+    out.extend_from_slice(&parts.at_us.to_le_bytes());
+    out.extend_from_slice(&parts.previous.0);
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(out.get(start..).unwrap_or_default());
+    hasher.update(body);
+    let crc = hasher.finalize();
+    out.extend_from_slice(&crc.to_le_bytes());
+    out.extend_from_slice(body);
+    crc
+}
+
+/// The crc32 over header (without its own four bytes) and body.
+fn checksum(frame: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(frame.get(..AT_CRC).unwrap_or_default());
+    hasher.update(frame.get(HEADER_LEN..).unwrap_or_default());
+    hasher.finalize()
+}
+
+fn stream_parts(stream: Stream) -> (u8, RunId, u32) {
+    match stream {
+        Stream::Run(run) => (0, run, 0),
+        Stream::Rollout(run, RolloutId(rollout)) => (1, run, rollout),
+        Stream::Training(run) => (2, run, 0),
+    }
+}
+
+fn stream_from_parts(code: u8, run: RunId, rollout: u32) -> Option<Stream> {
+    match (code, rollout) {
+        (0, 0) => Some(Stream::Run(run)),
+        (1, rollout) => Some(Stream::Rollout(run, RolloutId(rollout))),
+        (2, 0) => Some(Stream::Training(run)),
+        _ => None,
+    }
+}
+
+fn claimed_stream(bytes: &[u8]) -> Option<Stream> {
+    if bytes.get(AT_RESERVED..AT_RUN) != Some(&[0, 0, 0]) {
+        return None;
+    }
+    stream_from_parts(*bytes.get(AT_STREAM)?, RunId(array_at(bytes, AT_RUN)), u32_at(bytes, AT_ROLLOUT))
+}
+
+/// A stream's key: run id, kind code, rollout number big-endian, so that keys sort by run, then as [`Stream`]s of a run do.
+pub(crate) type StreamKey = [u8; 21];
+/// An event's key: the stream's, then the sequence number big-endian.
+pub(crate) type EventKey = [u8; 29];
+
+pub(crate) fn stream_key(stream: Stream) -> StreamKey {
+    let (code, run, rollout) = stream_parts(stream);
+    let mut key = [0; 21];
+    let parts = run.0.into_iter().chain([code]).chain(rollout.to_be_bytes());
+    key.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    key
+}
+
+pub(crate) fn event_key(stream: Stream, seq: Seq) -> EventKey {
+    let mut key = [0; 29];
+    let parts = stream_key(stream).into_iter().chain(seq.0.to_be_bytes());
+    key.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    key
+}
+
+pub(crate) fn stream_of_key(key: &[u8]) -> Option<Stream> {
+    let rollout = key.get(17..21)?.try_into().ok()?;
+    stream_from_parts(*key.get(16)?, RunId(key.get(..16)?.try_into().ok()?), u32::from_be_bytes(rollout))
+}
+
+pub(crate) fn address_of_key(key: &[u8]) -> Option<Address> {
+    let seq = Seq(u64::from_be_bytes(key.get(21..)?.try_into().ok()?));
+    Some(Address { stream: stream_of_key(key)?, seq })
+}
+
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    // Callers have checked that a whole header is there; zeros would only ever fail the checksum.
+    bytes.get(at..at + N).and_then(|part| part.try_into().ok()).unwrap_or([0; N])
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(array_at(bytes, at))
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array_at(bytes, at))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array_at(bytes, at))
+}

@@ -1,0 +1,554 @@
+//! A log open for writing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+
+use crossbeam::channel::{self, Sender};
+
+use crate::commit::{
+    Ack, Applier, Committer, Encoded, Expected, Message, Progress, Shared, Submission, Ticket, TicketState,
+};
+use crate::error::LogError;
+use crate::event::{Body, MAX_BODY};
+use crate::fetch::{self, Frames, Slots};
+use crate::files::{Files, RealFiles};
+use crate::frame::{StreamKey, stream_key, stream_of_key};
+use crate::id::{RunId, Seq, Stream};
+use crate::journal::{self, Journal, JournalWriter};
+use crate::manifest::{Manifest, Mark};
+use crate::ordered::{self, Comparison, Ordered, SledStore};
+use crate::reader::{load_manifest, runs, streams};
+use crate::report::{Finding, FindingClass, OpenReport};
+use crate::scan::Scan;
+use crate::sealed::{Sealed, SealedEntry};
+use crate::source::{EventSource, Filter, FrameIter, Head, HeaderIter};
+use crate::sweep;
+
+/// The clock that stamps events: microseconds since the Unix epoch.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+const LOCK: &str = "LOCK";
+/// Submissions that may wait before submitting blocks.
+const WAITING_SUBMISSIONS: usize = 1024;
+/// Commits that may wait for the ordered store before committing blocks.
+const WAITING_COMMITS: usize = 8;
+/// Events carried into the ordered store at a time when it is rebuilt.
+const REBUILD_EVENTS: usize = 4096;
+
+/// How a log is opened for writing.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// Stamps the events.
+    pub clock: Clock,
+    /// Whether events are carried into sled and read from there. Without it an index in memory takes its place, 40 bytes
+    /// for every event of the log, and a database that is there is removed.
+    pub ordered_store: bool,
+    /// Events whose frame has at most this many bytes are stored in sled whole; of longer ones it holds the place in the
+    /// journal. At most 100,000; sled keeps what it has seen in memory, so a large value costs memory and disk.
+    pub inline_bytes: usize,
+    /// A journal file that has reached this many bytes is followed by a new one.
+    pub rotate_bytes: u64,
+    /// The manifest is rewritten after about this many journal bytes, and on closing.
+    pub checkpoint_bytes: u64,
+}
+
+impl Options {
+    /// The usual settings: sled, files of 64 MiB, a manifest every 16 MiB.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Options { clock, ordered_store: true, inline_bytes: 512, rotate_bytes: 64 << 20, checkpoint_bytes: 16 << 20 }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("ordered_store", &self.ordered_store)
+            .field("rotate_bytes", &self.rotate_bytes)
+            .field("checkpoint_bytes", &self.checkpoint_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A log directory open for writing, by this process alone.
+///
+/// An append is acknowledged once it is durable: the journal's `fdatasync` has returned. Appends from any number of
+/// threads share commits. Reading gives everything acknowledged before the call.
+///
+/// Dropping a log closes it as [`Log::close`] does, but has nobody to tell of a failure.
+pub struct Log {
+    shared: Arc<Shared>,
+    clock: Clock,
+    inbox: Option<Sender<Message>>,
+    committer: Option<JoinHandle<()>>,
+    applier: Option<JoinHandle<Result<(), LogError>>>,
+    findings: Vec<Finding>,
+    closed_streams: ClosedStreams,
+    lock: File,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("dir", &self.shared.dir).finish_non_exhaustive()
+    }
+}
+
+/// Streams that take no more events, because damage makes their end uncertain.
+#[derive(Debug, Default)]
+struct ClosedStreams(BTreeSet<StreamKey>);
+
+impl Log {
+    /// Opens the log in `dir` for writing, and makes it if there is none.
+    ///
+    /// What a crash left is repaired and told in the report: an unfinished last commit is cut off, an ordered store that
+    /// is behind or damaged is brought up to the journal, a missing or damaged manifest is rebuilt. Damage to events is
+    /// reported and left as it is: intact events can be read, and streams that are whole can be appended to.
+    ///
+    /// # Errors
+    /// [`LogError::Busy`] if another process writes to it, [`LogError::Newer`] if a later program wrote any of it (it is
+    /// then left untouched), or [`LogError::Io`].
+    pub fn open(dir: &Path, options: Options) -> Result<(Log, OpenReport), LogError> {
+        Self::open_with(Arc::new(RealFiles), dir, options)
+    }
+
+    /// As [`Log::open`], with another file layer under journal and manifest. The lock and sled use real files always.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn open_with(files: Arc<dyn Files>, dir: &Path, options: Options) -> Result<(Log, OpenReport), LogError> {
+        let journal_dir = dir.join(journal::FOLDER);
+        files.create_dir(&journal_dir).map_err(|error| LogError::io("make the log's directory", dir, error))?;
+        files.sync_dir(dir).map_err(|error| LogError::io("sync the log's directory", dir, error))?;
+        let lock = lock(dir)?;
+        let (manifest, trouble) = load_manifest(files.as_ref(), dir)?;
+        let counted = counts(manifest.as_ref());
+        let listed = manifest.as_ref().map(|manifest| manifest.sealed.clone()).unwrap_or_default();
+        let journal = Journal::new(Arc::clone(&files), dir);
+        let mut scan = Scan::new(manifest.clone());
+        scan.advance(&journal, dir)?;
+        let (journal, mut scan, freed_bytes) = finish_sealing(&files, dir, journal, scan, manifest)?;
+        let mut report = OpenReport { findings: scan.findings.clone(), freed_bytes, ..OpenReport::default() };
+        report.lines.extend(scan.findings.iter().map(Finding::to_string));
+        let in_journal = |run| runs(scan.heads.keys()).contains(&run);
+        let sealed = Sealed::load(&files, dir, &listed, in_journal)?;
+        report.lines.extend(sealed.findings.iter().map(Finding::to_string));
+        report.findings.extend(sealed.findings.iter().cloned());
+        let is_new = sealed.entries.is_empty() && scan.events == 0 && scan.findings.is_empty() && scan.torn.is_none();
+        if let Some(trouble) = trouble.as_ref().filter(|_| !is_new) {
+            report.lines.push(format!("MANIFEST was rebuilt from the journal ({})", trouble.detail));
+        }
+        let end = repair_end(files.as_ref(), &journal, &scan, &mut report)?;
+        let rotate_bytes = options.rotate_bytes.clamp(1, u64::from(u32::MAX));
+        let writer = JournalWriter::open(Arc::clone(&files), dir, end, rotate_bytes)?;
+        let ordered = if options.ordered_store {
+            open_ordered(dir, options.inline_bytes, &journal, &mut scan, &counted, &mut report)?
+        } else {
+            // A copy that does not take part would only fall behind; the next opening with it builds it anew. Where the
+            // journal is damaged it may hold what the journal has lost, and stays.
+            if !report.is_damaged() && dir.join(ordered::FOLDER).exists() {
+                ordered::remove(dir)?;
+            }
+            Ordered::Memory(std::mem::take(&mut scan.index))
+        };
+        let changed = sealed.adopted > 0 || trouble.is_some() || report.torn_tail_bytes > 0 || report.reapplied > 0;
+        if changed {
+            if let Ordered::Sled(store) = &ordered {
+                store.flush().map_err(|reason| LogError::Ordered { dir: dir.to_owned(), reason })?;
+            }
+            Manifest::new(end, &scan.heads).with_sealed(&sealed.entries).write(files.as_ref(), dir)?;
+        }
+        let closed_streams = ClosedStreams::new(&scan);
+        let shared = Arc::new(Shared {
+            dir: dir.to_owned(),
+            files,
+            journal,
+            heads: RwLock::new(scan.heads),
+            ordered: RwLock::new(ordered),
+            sealed,
+            failures: AtomicU64::new(0),
+            progress: Progress::default(),
+        });
+        let findings = report.findings.clone();
+        let log = start(shared, writer, options, findings, closed_streams, lock)?;
+        Ok((log, report))
+    }
+
+    /// Hands over events to be appended to a stream, in order and next to one another, and returns at once, unless more
+    /// than a thousand submissions are waiting.
+    ///
+    /// Numbers are given in the order of submission. Nothing is durable before [`Ticket::wait`] has returned. If an
+    /// append fails, everything that was submitted behind it before it failed fails as well, so no stream gets an event
+    /// without those that were submitted before it. After a crash a beginning of the append may be there.
+    ///
+    /// Errors come out of [`Ticket::wait`]: among them [`LogError::Tokens`] for an action whose ids and
+    /// log-probabilities do not match one to one.
+    pub fn submit(&self, stream: Stream, expected: Expected, bodies: Vec<Body>) -> Ticket {
+        let state = match self.enqueue(stream, expected, &bodies) {
+            Ok(state) => state,
+            Err(error) => TicketState::Refused(error),
+        };
+        Ticket { state }
+    }
+
+    fn enqueue(&self, stream: Stream, expected: Expected, bodies: &[Body]) -> Result<TicketState, LogError> {
+        let failures = self.shared.failures.load(Ordering::SeqCst);
+        let closed = || LogError::Closed { dir: self.shared.dir.clone() };
+        if self.closed_streams.0.contains(&stream_key(stream)) {
+            return Err(LogError::DamagedStream { stream });
+        }
+        if self.is_sealed(stream.run()) {
+            return Err(LogError::Sealed { run: stream.run() });
+        }
+        if bodies.is_empty() {
+            return Err(LogError::EmptyAppend { stream });
+        }
+        let bodies = bodies.iter().map(|body| encode(stream, body)).collect::<Result<Vec<_>, _>>()?;
+        let (reply, answer) = channel::bounded(1);
+        let at_us = (self.clock)();
+        let message = Message::Append(Submission { stream, expected, at_us, bodies, failures, reply });
+        self.inbox.as_ref().ok_or_else(closed)?.send(message).map_err(|_| closed())?;
+        Ok(TicketState::Waiting { reply: answer, dir: self.shared.dir.clone() })
+    }
+
+    /// Appends events and waits until they are durable: [`Log::submit`] and [`Ticket::wait`].
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`].
+    pub fn append(&self, stream: Stream, expected: Expected, bodies: Vec<Body>) -> Result<Ack, LogError> {
+        self.submit(stream, expected, bodies).wait()
+    }
+
+    /// Waits until every append submitted before is acknowledged or has failed, and is readable through this log.
+    ///
+    /// # Errors
+    /// [`LogError::Closed`] if the log's threads have ended. Failed appends tell it through their tickets.
+    pub fn flush(&self) -> Result<(), LogError> {
+        let closed = || LogError::Closed { dir: self.shared.dir.clone() };
+        let (reply, answer) = channel::bounded(1);
+        self.inbox.as_ref().ok_or_else(closed)?.send(Message::Barrier(reply)).map_err(|_| closed())?;
+        answer.recv().map_err(|_| closed())?;
+        self.shared.progress.catch_up();
+        Ok(())
+    }
+
+    /// Finishes what was submitted, brings manifest and ordered store up to the journal, and lets others write.
+    ///
+    /// # Errors
+    /// If the manifest or the ordered store could not be written. What was acknowledged is durable all the same.
+    pub fn close(mut self) -> Result<(), LogError> {
+        self.stop()
+    }
+
+    /// Whether the run lies in an archive: it can be read as any other, and takes no more events.
+    #[must_use]
+    pub fn is_sealed(&self, run: RunId) -> bool {
+        self.shared.sealed.holds(run)
+    }
+
+    /// Ends the log's threads and, while it is still locked, lists an archive in the manifest. The events of its run in
+    /// the journal do not count from then on; the next opening removes them.
+    pub(crate) fn hand_over(mut self, archive: &SealedEntry) -> Result<(), LogError> {
+        self.stop()?;
+        let (files, dir) = (self.shared.files.as_ref(), &self.shared.dir);
+        let number = self.shared.journal.numbers(dir)?.last().copied().unwrap_or(0);
+        let is_empty = self.shared.journal.get(number)?.is_empty();
+        let is_empty = is_empty
+            .map_err(|error| LogError::io("read the journal file", &self.shared.journal.path(number), error))?;
+        // Everything before the mark is complete; nothing that is rewritten may hold the mark.
+        let mark = Mark { file: if is_empty { number } else { number.saturating_add(1) }, offset: 0 };
+        drop(JournalWriter::open(Arc::clone(&self.shared.files), dir, mark, u64::MAX)?);
+        let mut heads = self.heads().clone();
+        heads.retain(|key, _| stream_of_key(key).is_none_or(|stream| stream.run() != archive.run));
+        let mut entries = self.shared.sealed.entries.clone();
+        entries.push(*archive);
+        entries.sort_by_key(|entry| entry.run);
+        Manifest::new(mark, &heads).with_sealed(&entries).write(files, dir)
+    }
+
+    /// The log's directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.shared.dir
+    }
+
+    fn stop(&mut self) -> Result<(), LogError> {
+        self.inbox = None;
+        let ended = |reason: &str| LogError::Ordered { dir: self.shared.dir.clone(), reason: reason.to_owned() };
+        if let Some(committer) = self.committer.take() {
+            committer.join().map_err(|_| ended("the committer panicked"))?;
+        }
+        match self.applier.take() {
+            Some(applier) => applier.join().map_err(|_| ended("the applier panicked"))?,
+            None => Ok(()),
+        }
+    }
+
+    fn slots(&self, stream: Stream, from: Seq) -> Slots<'_> {
+        let end = self.head(stream).map_or(0, |head| head.count);
+        self.shared.progress.catch_up();
+        Slots::new(&self.shared.ordered, stream, from, end, &self.findings)
+    }
+
+    fn heads(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<StreamKey, Head>> {
+        self.shared.heads.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::warn!(%error, "closing a log failed");
+        }
+        // Closing the file alone would not do while a process that is just being started shares it.
+        let _ = self.lock.unlock();
+    }
+}
+
+impl EventSource for Log {
+    fn runs(&self) -> Vec<RunId> {
+        self.shared.sealed.with_runs(runs(self.heads().keys()))
+    }
+
+    fn streams(&self, run: RunId) -> Vec<Stream> {
+        match self.shared.sealed.of(run) {
+            Some(archive) => archive.streams(run),
+            None => streams(self.heads().keys(), run),
+        }
+    }
+
+    fn head(&self, stream: Stream) -> Option<Head> {
+        match self.shared.sealed.of(stream.run()) {
+            Some(archive) => archive.head(stream),
+            None => self.shared.head(&stream_key(stream)),
+        }
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        self.findings.clone()
+    }
+
+    fn headers(&self, stream: Stream, from: Seq) -> HeaderIter<'_> {
+        match self.shared.sealed.of(stream.run()) {
+            Some(archive) => archive.headers(stream, from),
+            None => Box::new(fetch::headers(self.slots(stream, from))),
+        }
+    }
+
+    fn frames(&self, stream: Stream, from: Seq, filter: &Filter) -> FrameIter<'_> {
+        match self.shared.sealed.of(stream.run()) {
+            Some(archive) => archive.frames(stream, from, filter),
+            None => Box::new(Frames::new(self.slots(stream, from), &self.shared.journal, filter)),
+        }
+    }
+}
+
+impl ClosedStreams {
+    fn new(scan: &Scan) -> Self {
+        let uncertain = |finding: &&Finding| {
+            matches!(
+                finding.class,
+                FindingClass::InteriorDamage
+                    | FindingClass::MissingEvents
+                    | FindingClass::ChainBreak
+                    | FindingClass::ManifestDisagreement
+            )
+        };
+        let mut keys = BTreeSet::new();
+        for finding in scan.findings.iter().filter(uncertain) {
+            match finding.stream {
+                Some(stream) => drop(keys.insert(stream_key(stream))),
+                // It may have been any stream's last event.
+                None => keys.extend(scan.heads.keys().copied()),
+            }
+        }
+        ClosedStreams(keys)
+    }
+}
+
+fn encode(stream: Stream, body: &Body) -> Result<Encoded, LogError> {
+    if let Body::ActionSampled(action) = body {
+        action.check().map_err(|source| LogError::Tokens { stream, source })?;
+    }
+    let kind = body.kind();
+    let bytes =
+        body.encode().map_err(|error| LogError::Encode { stream, kind: kind.name(), reason: error.to_string() })?;
+    if bytes.len() > MAX_BODY {
+        return Err(LogError::TooLarge { stream, kind: kind.name(), bytes: bytes.len(), limit: MAX_BODY });
+    }
+    Ok(Encoded { kind, layout: body.version(), bytes })
+}
+
+fn lock(dir: &Path) -> Result<File, LogError> {
+    let path = dir.join(LOCK);
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| LogError::io("open the lock file", &path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LogError::Busy { dir: dir.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(LogError::io("lock the log", &path, error)),
+    }
+}
+
+fn counts(manifest: Option<&Manifest>) -> BTreeMap<StreamKey, u64> {
+    let heads = manifest.into_iter().flat_map(|manifest| &manifest.heads);
+    heads.map(|(stream, head)| (stream_key(*stream), head.count)).collect()
+}
+
+/// Removes what sealed runs have left in the journal, and looks at the journal again if there was anything. The ordered
+/// store knows where events stood before, so it goes first.
+fn finish_sealing(
+    files: &Arc<dyn Files>,
+    dir: &Path,
+    journal: Journal,
+    scan: Scan,
+    manifest: Option<Manifest>,
+) -> Result<(Journal, Scan, u64), LogError> {
+    let mark = manifest.as_ref().map_or(0, |manifest| manifest.mark.file);
+    let stale: BTreeSet<u32> = scan.stale.iter().copied().filter(|number| *number < mark).collect();
+    if stale.is_empty() || scan.findings.iter().any(Finding::is_damage) {
+        return Ok((journal, scan, 0));
+    }
+    if dir.join(ordered::FOLDER).exists() {
+        ordered::remove(dir)?;
+    }
+    let freed = sweep::sweep(files.as_ref(), dir, &stale, &scan.sealed)?;
+    let journal = Journal::new(Arc::clone(files), dir);
+    let mut scan = Scan::new(manifest);
+    scan.advance(&journal, dir)?;
+    Ok((journal, scan, freed))
+}
+
+/// Cuts off an unfinished commit, and says where to go on.
+fn repair_end(files: &dyn Files, journal: &Journal, scan: &Scan, report: &mut OpenReport) -> Result<Mark, LogError> {
+    let Some(torn) = scan.torn else {
+        let next = |number| Mark { file: number, offset: 0 };
+        return Ok(scan.next_file.map_or(scan.end, next));
+    };
+    report.torn_tail_bytes = torn.bytes;
+    let kept = if torn.holds_intact { Some(journal.bytes(torn.at, torn.bytes)?) } else { None };
+    journal::cut_tail(files, journal, torn.at, kept.as_deref())?;
+    report.lines.push(format!(
+        "{} bytes of an unfinished commit were cut off {}; nothing acknowledged was lost{}",
+        torn.bytes,
+        Journal::shown(torn.at.file),
+        if torn.holds_intact { " (they were kept in a file beside it)" } else { "" },
+    ));
+    Ok(torn.at)
+}
+
+/// Opens sled and makes it agree with the journal, whatever state it is in.
+fn open_ordered(
+    dir: &Path,
+    inline_bytes: usize,
+    journal: &Journal,
+    scan: &mut Scan,
+    counted: &BTreeMap<StreamKey, u64>,
+    report: &mut OpenReport,
+) -> Result<Ordered, LogError> {
+    let existed = dir.join(ordered::FOLDER).exists();
+    let counted = |key: &StreamKey| if existed { counted.get(key).copied().unwrap_or(0) } else { 0 };
+    let count = |key: &StreamKey| scan.heads.get(key).map_or(0, |head| head.count);
+    let reason = match SledStore::open(dir, inline_bytes) {
+        Ok(store) => match store.compare(&scan.index, counted, count) {
+            Comparison::Behind(missing) => match reapply(&store, journal, &missing, report) {
+                Ok(()) => {
+                    if !existed && !missing.is_empty() {
+                        report.lines.push(format!(
+                            "the ordered store was missing and was rebuilt from the journal ({} events)",
+                            missing.len()
+                        ));
+                    }
+                    return Ok(Ordered::Sled(store));
+                }
+                Err(reason) => reason,
+            },
+            Comparison::Disagrees(reason) => reason,
+        },
+        Err(reason) => reason,
+    };
+    let aside = ordered::set_aside(dir)?;
+    let all: Vec<_> = scan.index.all();
+    let rebuilt =
+        SledStore::open(dir, inline_bytes).and_then(|store| reapply(&store, journal, &all, report).map(|()| store));
+    let line = format!("the ordered store was damaged ({reason}); it was moved to {}", aside.display());
+    report.set_aside = Some(aside);
+    match rebuilt {
+        Ok(store) => {
+            report.lines.push(format!("{line} and rebuilt from the journal ({} events)", all.len()));
+            Ok(Ordered::Sled(store))
+        }
+        Err(again) => {
+            report
+                .lines
+                .push(format!("{line}; it could not be rebuilt ({again}), so an index in memory takes its place"));
+            Ok(Ordered::Memory(std::mem::take(&mut scan.index)))
+        }
+    }
+}
+
+/// Carries events from the journal into sled.
+fn reapply(
+    store: &SledStore,
+    journal: &Journal,
+    events: &[(Stream, crate::index::Entry)],
+    report: &mut OpenReport,
+) -> Result<(), String> {
+    for some in events.chunks(REBUILD_EVENTS) {
+        let mut frames = BTreeMap::new();
+        for (_, entry) in some.iter().filter(|(_, entry)| store.stores_whole(entry)) {
+            let at = Mark { file: entry.place.file, offset: entry.place.offset };
+            let bytes = journal.bytes(at, u64::from(entry.place.len)).map_err(|error| error.to_string())?;
+            frames.insert(at, bytes);
+        }
+        let frame = |entry: &crate::index::Entry| {
+            let at = Mark { file: entry.place.file, offset: entry.place.offset };
+            frames.get(&at).map(Vec::as_slice)
+        };
+        store.apply(some, frame)?;
+        report.reapplied += some.len() as u64;
+    }
+    Ok(())
+}
+
+fn start(
+    shared: Arc<Shared>,
+    writer: JournalWriter,
+    options: Options,
+    findings: Vec<Finding>,
+    closed_streams: ClosedStreams,
+    lock: File,
+) -> Result<Log, LogError> {
+    let (inbox, submissions) = channel::bounded(WAITING_SUBMISSIONS);
+    let (outbox, commits) = channel::bounded(WAITING_COMMITS);
+    let applier = Applier {
+        shared: Arc::clone(&shared),
+        inbox: commits,
+        heads: shared.heads.read().unwrap_or_else(PoisonError::into_inner).clone(),
+        end: writer.end(),
+        checkpoint_bytes: options.checkpoint_bytes,
+        unsaved: 0,
+    };
+    let committer =
+        Committer { shared: Arc::clone(&shared), writer, inbox: submissions, outbox, last_failure: String::new() };
+    let failed = |error| LogError::io("start a thread for the log", &shared.dir, error);
+    let applier =
+        thread::Builder::new().name("rao-log-apply".to_owned()).spawn(move || applier.run()).map_err(failed)?;
+    let committer =
+        thread::Builder::new().name("rao-log-commit".to_owned()).spawn(move || committer.run()).map_err(failed)?;
+    Ok(Log {
+        shared,
+        clock: options.clock,
+        inbox: Some(inbox),
+        committer: Some(committer),
+        applier: Some(applier),
+        findings,
+        closed_streams,
+        lock,
+    })
+}

@@ -1,0 +1,203 @@
+//! `MANIFEST`: what the journal must at least hold. Without it, a journal that lost its end would look whole.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use crate::error::LogError;
+use crate::files::{Files, read_full};
+use crate::frame::{StreamKey, stream_key, stream_of_key, u16_at, u32_at, u64_at};
+use crate::id::{Digest, RunId, Stream};
+use crate::sealed::SealedEntry;
+use crate::source::Head;
+
+/// The manifest's name in the log's directory.
+pub(crate) const NAME: &str = "MANIFEST";
+const NEW_NAME: &str = "MANIFEST.new";
+const MAGIC: [u8; 4] = *b"RAOM";
+/// Without archives.
+const PLAIN_VERSION: u16 = 1;
+/// With a list of archives behind the entries.
+const VERSION: u16 = 2;
+const HEAD_LEN: usize = 28;
+const ENTRY_LEN: usize = 96;
+const SEALED_LEN: usize = 64;
+const CRC_LEN: usize = 4;
+
+/// A place in the journal: everything before it was durable when it was noted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    /// The journal file's number.
+    pub file: u32,
+    /// The byte in it.
+    pub offset: u64,
+}
+
+/// The contents of `MANIFEST`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Manifest {
+    /// Everything before this place is counted below.
+    pub mark: Mark,
+    /// Each stream's end at that place, in key order.
+    pub heads: Vec<(Stream, Head)>,
+    /// The archives that belong to the log, in the order of their runs. Their streams are not among `heads`, and the
+    /// journal's events of these runs do not count.
+    pub sealed: Vec<SealedEntry>,
+}
+
+/// Why bytes are not a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestError {
+    /// The length, the magic bytes, the checksum or a field is wrong.
+    #[error("MANIFEST is damaged: {reason}")]
+    Damaged {
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// A later program wrote it.
+    #[error("MANIFEST has format version {version}, which this program does not know; use a newer rao-log")]
+    Newer {
+        /// The version.
+        version: u16,
+    },
+}
+
+impl Manifest {
+    pub(crate) fn new(mark: Mark, heads: &BTreeMap<StreamKey, Head>) -> Self {
+        let heads = heads.iter().filter_map(|(key, head)| Some((stream_of_key(key)?, *head))).collect();
+        Manifest { mark, heads, sealed: Vec::new() }
+    }
+
+    pub(crate) fn with_sealed(mut self, sealed: &[SealedEntry]) -> Self {
+        self.sealed = sealed.to_vec();
+        self
+    }
+
+    /// The file's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD_LEN + self.heads.len() * ENTRY_LEN + CRC_LEN);
+        out.extend_from_slice(&MAGIC);
+        // An older program must not read a log with archives, whose runs it would not see.
+        let version = if self.sealed.is_empty() { PLAIN_VERSION } else { VERSION };
+        out.extend_from_slice(&version.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&self.mark.file.to_le_bytes());
+        out.extend_from_slice(&self.mark.offset.to_le_bytes());
+        out.extend_from_slice(&(self.heads.len() as u64).to_le_bytes());
+        for (stream, head) in &self.heads {
+            out.extend_from_slice(&stream_key(*stream));
+            out.extend_from_slice(&[0; 3]);
+            out.extend_from_slice(&head.count.to_le_bytes());
+            out.extend_from_slice(&head.chain.0);
+            out.extend_from_slice(&head.content.0);
+        }
+        if !self.sealed.is_empty() {
+            out.extend_from_slice(&(self.sealed.len() as u64).to_le_bytes());
+        }
+        for entry in &self.sealed {
+            out.extend_from_slice(&entry.run.0);
+            out.extend_from_slice(&entry.events.to_le_bytes());
+            out.extend_from_slice(&entry.bytes.to_le_bytes());
+            out.extend_from_slice(&entry.digest.0);
+        }
+        let crc = crc32fast::hash(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads the file's bytes.
+    ///
+    /// # Errors
+    /// [`ManifestError::Newer`] only where the checksum is right; anything else that is wrong is damage.
+    pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+        let damaged = |reason| ManifestError::Damaged { reason };
+        let content =
+            bytes.len().checked_sub(CRC_LEN).filter(|len| *len >= HEAD_LEN).ok_or(damaged("it is too short"))?;
+        let (content, crc) = bytes.split_at(content);
+        if content.get(..MAGIC.len()) != Some(MAGIC.as_slice()) {
+            return Err(damaged("it does not begin as a manifest does"));
+        }
+        if crc32fast::hash(content) != u32_at(crc, 0) {
+            return Err(damaged("its checksum is wrong"));
+        }
+        let version = u16_at(content, 4);
+        if version > VERSION {
+            return Err(ManifestError::Newer { version });
+        }
+        let (head, entries) = content.split_at(HEAD_LEN);
+        let count = usize::try_from(u64_at(head, 20)).ok().and_then(|count| count.checked_mul(ENTRY_LEN));
+        let contradiction = damaged("its header contradicts itself");
+        let Some((entries, rest)) = count.and_then(|count| entries.split_at_checked(count)) else {
+            return Err(contradiction);
+        };
+        if version == 0 || u16_at(head, 6) != 0 {
+            return Err(contradiction);
+        }
+        let sealed = match version {
+            PLAIN_VERSION if rest.is_empty() => Some(Vec::new()),
+            PLAIN_VERSION => None,
+            _ => sealed_entries(rest),
+        };
+        let sealed = sealed.ok_or(contradiction)?;
+        let mark = Mark { file: u32_at(head, 8), offset: u64_at(head, 12) };
+        let heads = entries.chunks_exact(ENTRY_LEN).map(entry).collect::<Option<Vec<_>>>();
+        Ok(Manifest { mark, heads: heads.ok_or(damaged("an entry names an impossible stream"))?, sealed })
+    }
+
+    /// Reads `MANIFEST` in `dir`; `None` if it is missing.
+    pub(crate) fn read(files: &dyn Files, dir: &Path) -> Result<Option<Result<Manifest, ManifestError>>, LogError> {
+        let path = dir.join(NAME);
+        let load = || {
+            let file = files.read(&path)?;
+            let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
+            let read = read_full(file.as_ref(), &mut bytes, 0)?;
+            bytes.truncate(read);
+            Ok::<_, io::Error>(bytes)
+        };
+        match load() {
+            Ok(bytes) => Ok(Some(Manifest::decode(&bytes))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(LogError::io("read the manifest", &path, error)),
+        }
+    }
+
+    /// Replaces `MANIFEST` in `dir`: afterwards the old or the new one is there, whole, whatever happens.
+    pub(crate) fn write(&self, files: &dyn Files, dir: &Path) -> Result<(), LogError> {
+        let new = dir.join(NEW_NAME);
+        let replace = || {
+            let mut file = files.open(&new)?;
+            // A crash may have left an unfinished one.
+            file.truncate(0)?;
+            file.append(&self.encode())?;
+            file.sync()?;
+            files.rename(&new, &dir.join(NAME))?;
+            files.sync_dir(dir)
+        };
+        replace().map_err(|error| LogError::io("write the manifest", &new, error))
+    }
+}
+
+fn entry(bytes: &[u8]) -> Option<(Stream, Head)> {
+    if bytes.get(21..24)? != [0; 3] {
+        return None;
+    }
+    let stream = stream_of_key(bytes.get(..21)?)?;
+    let chain = Digest(bytes.get(32..64)?.try_into().ok()?);
+    let content = Digest(bytes.get(64..96)?.try_into().ok()?);
+    Some((stream, Head { count: u64_at(bytes, 24), chain, content }))
+}
+
+fn sealed_entries(bytes: &[u8]) -> Option<Vec<SealedEntry>> {
+    let (count, entries) = bytes.split_first_chunk()?;
+    let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+    (count > 0 && count.checked_mul(SEALED_LEN)? == entries.len()).then_some(())?;
+    let entry = |bytes: &[u8]| {
+        let run = RunId(bytes.get(..16)?.try_into().ok()?);
+        let digest = Digest(bytes.get(32..64)?.try_into().ok()?);
+        Some(SealedEntry::new(run, u64_at(bytes, 16), u64_at(bytes, 24), digest))
+    };
+    entries.chunks_exact(SEALED_LEN).map(entry).collect()
+}

@@ -1,0 +1,254 @@
+//! The ordered store: a sled tree with one key per event, in the order of streams and positions.
+//!
+//! It is a copy that speeds up reading while the log is open for writing; nothing rests on it. A short frame is stored
+//! whole; of a longer one, only its place in the journal, since sled keeps what it has seen in memory.
+
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::LogError;
+use crate::event::Kind;
+use crate::fence::fenced;
+use crate::frame::{EventKey, StreamKey, View, address_of_key, event_key, stream_of_key};
+use crate::id::{Seq, Stream};
+use crate::index::{Entry, Index, Order, Place, Slot};
+
+/// The folder in the log's directory.
+pub(crate) const FOLDER: &str = "events";
+/// sled puts longer values into a file each.
+pub(crate) const INLINE_LIMIT: usize = 100_000;
+/// How often, and how far apart, opening is tried again while sled still holds its lock.
+const LOCK_TRIES: u32 = 500;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+const TREE: &str = "events";
+const CACHE_BYTES: u64 = 32 << 20;
+const TAG_PLACE: u8 = 1;
+const TAG_FRAME: u8 = 2;
+/// Tag, number, kind, time, checksum, file, offset, length.
+const PLACE_LEN: usize = 1 + 8 + 2 + 8 + 4 + 4 + 8 + 4;
+
+/// An open sled database.
+#[derive(Debug)]
+pub(crate) struct SledStore {
+    tree: sled::Tree,
+    dir: PathBuf,
+    /// The longest frame that is stored whole, in bytes.
+    inline_bytes: usize,
+    // Keeps the database open; dropping it writes out what is left.
+    _db: sled::Db,
+}
+
+/// How a sled tree relates to the journal.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    /// These are missing, all of them from the ends of streams that the manifest does not yet count.
+    Behind(Vec<(Stream, Entry)>),
+    /// It cannot be used, for this reason.
+    Disagrees(String),
+}
+
+impl SledStore {
+    pub(crate) fn open(dir: &Path, inline_bytes: usize) -> Result<SledStore, String> {
+        let path = dir.join(FOLDER);
+        let open = || {
+            let config = sled::Config::new().path(&path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
+            let db = config.open()?;
+            let tree = db.open_tree(TREE)?;
+            let inline_bytes = inline_bytes.min(INLINE_LIMIT);
+            Ok::<_, sled::Error>(SledStore { tree, dir: dir.to_owned(), inline_bytes, _db: db })
+        };
+        // The log's own lock is ours, so a database that is still locked is one being closed: sled's threads, or a
+        // process that is just being started and has not yet let go of our files, hold on a little longer.
+        let mut patience = LOCK_TRIES;
+        loop {
+            match fenced(open)? {
+                Ok(store) => return Ok(store),
+                Err(sled::Error::Io(error)) if patience > 0 && error.to_string().contains("acquire lock") => {
+                    patience -= 1;
+                    thread::sleep(LOCK_PAUSE);
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// Stores events. `frame` gives the bytes of those that are stored whole.
+    pub(crate) fn apply<'a>(
+        &self,
+        events: &[(Stream, Entry)],
+        frame: impl Fn(&Entry) -> Option<&'a [u8]>,
+    ) -> Result<(), String> {
+        let mut batch = sled::Batch::default();
+        for (stream, entry) in events {
+            let key = event_key(*stream, entry.seq);
+            let whole = if self.stores_whole(entry) { frame(entry) } else { None };
+            batch.insert(key.as_slice(), value(entry, whole));
+        }
+        guarded(|| self.tree.apply_batch(batch))
+    }
+
+    /// Whether the store holds the event's frame, rather than only its place.
+    pub(crate) fn stores_whole(&self, entry: &Entry) -> bool {
+        entry.place.len as usize <= self.inline_bytes
+    }
+
+    pub(crate) fn flush(&self) -> Result<(), String> {
+        guarded(|| self.tree.flush().map(|_| ()))
+    }
+
+    /// Compares every event in the tree with the journal's index, in one pass over both in key order. `counted` gives
+    /// the number of events of a stream that must be in the tree, `count` the number there are.
+    pub(crate) fn compare(
+        &self,
+        index: &Index,
+        counted: impl Fn(&StreamKey) -> u64,
+        count: impl Fn(&StreamKey) -> u64,
+    ) -> Comparison {
+        let walk = || {
+            let mut stored = self.tree.iter().peekable();
+            let mut behind = Vec::new();
+            for (stream_key, entry) in index.iter() {
+                let Some(stream) = stream_of_key(stream_key) else { continue };
+                let wanted = event_key(stream, entry.seq);
+                while let Some(Ok((key, _))) = stored.peek()
+                    && key.as_ref() < wanted.as_slice()
+                {
+                    allow_extra(key, &count)?;
+                    stored.next();
+                }
+                match stored.next_if(|item| item.as_ref().is_ok_and(|(key, _)| key.as_ref() == wanted.as_slice())) {
+                    Some(Ok((_, value))) if read_value(&value).is_some_and(|slot| slot.entry == *entry) => {}
+                    Some(_) => return Err(format!("its event {stream}#{} is not the journal's", entry.seq)),
+                    None if entry.seq.0 >= counted(stream_key) => behind.push((stream, *entry)),
+                    None => return Err(format!("event {stream}#{} is not in it", entry.seq)),
+                }
+                if let Some(Err(error)) = stored.peek() {
+                    return Err(error.to_string());
+                }
+            }
+            for item in stored {
+                allow_extra(&item.map_err(|error| error.to_string())?.0, &count)?;
+            }
+            Ok(behind)
+        };
+        match fenced(walk).and_then(|walked| walked) {
+            Ok(behind) => Comparison::Behind(behind),
+            Err(reason) => Comparison::Disagrees(reason),
+        }
+    }
+}
+
+/// Where the journal is damaged, the tree may still have the event.
+fn allow_extra(key: &[u8], count: impl Fn(&StreamKey) -> u64) -> Result<(), String> {
+    let address = address_of_key(key).ok_or("it has a key that is no event's")?;
+    let known = key.get(..21).and_then(|key| key.try_into().ok()).map_or(0, |key| count(&key));
+    if address.seq.0 < known { Ok(()) } else { Err(format!("it has an event {address} that the journal has not")) }
+}
+
+/// sled reports most trouble as errors, but not all.
+fn guarded<T>(work: impl FnOnce() -> sled::Result<T>) -> Result<T, String> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("sled panicked".to_owned()),
+    }
+}
+
+impl Order for SledStore {
+    fn chunk(&self, stream: Stream, from: Seq, limit: usize) -> Result<Vec<Slot>, LogError> {
+        let failed = |reason: String| LogError::Ordered { dir: self.dir.clone(), reason };
+        let range: std::ops::RangeInclusive<EventKey> = event_key(stream, from)..=event_key(stream, Seq(u64::MAX));
+        let read = || {
+            let mut slots = Vec::new();
+            for item in self.tree.range(range).take(limit) {
+                let (key, value) = item?;
+                slots.push((address_of_key(&key), read_value(&value)));
+            }
+            Ok(slots)
+        };
+        let slots = guarded(read).map_err(failed)?;
+        let sound = |(address, slot): (Option<crate::Address>, Option<Slot>)| {
+            let (address, slot) = (address?, slot?);
+            (address.stream == stream && address.seq == slot.entry.seq).then_some(slot)
+        };
+        let damaged = || failed("it holds a value that is no event".to_owned());
+        slots.into_iter().map(|slot| sound(slot).ok_or_else(damaged)).collect()
+    }
+}
+
+fn value(entry: &Entry, whole: Option<&[u8]>) -> Vec<u8> {
+    let mut value = Vec::with_capacity(PLACE_LEN + whole.map_or(0, <[u8]>::len));
+    value.push(if whole.is_some() { TAG_FRAME } else { TAG_PLACE });
+    value.extend_from_slice(&entry.seq.0.to_be_bytes());
+    value.extend_from_slice(&entry.kind.code().to_be_bytes());
+    value.extend_from_slice(&entry.at_us.to_be_bytes());
+    value.extend_from_slice(&entry.crc.to_be_bytes());
+    value.extend_from_slice(&entry.place.file.to_be_bytes());
+    value.extend_from_slice(&entry.place.offset.to_be_bytes());
+    value.extend_from_slice(&entry.place.len.to_be_bytes());
+    value.extend_from_slice(whole.unwrap_or_default());
+    value
+}
+
+fn read_value(value: &sled::IVec) -> Option<Slot> {
+    let (tag, rest) = value.split_first()?;
+    let (seq, rest) = rest.split_first_chunk()?;
+    let (kind, rest) = rest.split_first_chunk()?;
+    let (at_us, rest) = rest.split_first_chunk()?;
+    let (crc, rest) = rest.split_first_chunk()?;
+    let (file, rest) = rest.split_first_chunk()?;
+    let (offset, rest) = rest.split_first_chunk()?;
+    let (len, rest) = rest.split_first_chunk()?;
+    let place =
+        Place { offset: u64::from_be_bytes(*offset), file: u32::from_be_bytes(*file), len: u32::from_be_bytes(*len) };
+    let entry = Entry {
+        seq: Seq(u64::from_be_bytes(*seq)),
+        at_us: u64::from_be_bytes(*at_us),
+        place,
+        crc: u32::from_be_bytes(*crc),
+        kind: Kind::from_code(u16::from_be_bytes(*kind))?,
+    };
+    let frame = match (*tag, rest.is_empty()) {
+        (TAG_PLACE, true) => None,
+        (TAG_FRAME, false) => {
+            // The frame's own checksum vouches for it.
+            let view = View::parse(rest).ok()?;
+            (view.crc() == entry.crc).then_some(())?;
+            Some(value.subslice(value.len() - rest.len(), rest.len()))
+        }
+        _ => return None,
+    };
+    Some(Slot { entry, frame })
+}
+
+/// What a log reads through: sled, or the index where sled is not wanted or has failed.
+#[derive(Debug)]
+pub(crate) enum Ordered {
+    Sled(SledStore),
+    Memory(Index),
+}
+
+impl Order for RwLock<Ordered> {
+    fn chunk(&self, stream: Stream, from: Seq, limit: usize) -> Result<Vec<Slot>, LogError> {
+        match &*self.read().unwrap_or_else(PoisonError::into_inner) {
+            Ordered::Sled(store) => store.chunk(stream, from, limit),
+            Ordered::Memory(index) => index.chunk(stream, from, limit),
+        }
+    }
+}
+
+/// Removes the store, which the journal can rebuild.
+pub(crate) fn remove(dir: &Path) -> Result<(), LogError> {
+    let path = dir.join(FOLDER);
+    std::fs::remove_dir_all(&path).map_err(|error| LogError::io("remove the unused ordered store", &path, error))
+}
+
+/// Moves a damaged store out of the way, so that nothing in it is lost, and says where to.
+pub(crate) fn set_aside(dir: &Path) -> Result<PathBuf, LogError> {
+    let from = dir.join(FOLDER);
+    let free = (1..u32::MAX).map(|number| dir.join(format!("{FOLDER}.damaged-{number}"))).find(|path| !path.exists());
+    let to = free.unwrap_or_else(|| dir.join(format!("{FOLDER}.damaged")));
+    std::fs::rename(&from, &to).map_err(|error| LogError::io("move the damaged ordered store aside", &from, error))?;
+    Ok(to)
+}

@@ -1,0 +1,134 @@
+//! Checks a log directory without changing it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::digest::content_digest_of_run;
+use crate::error::LogError;
+use crate::event::{Body, Kind};
+use crate::files::{Files, RealFiles};
+use crate::frame::stream_of_key;
+use crate::id::{RunId, Seq, Stream};
+use crate::reader::Reader;
+use crate::report::{Finding, FindingClass};
+use crate::source::{EventSource, Filter, Head};
+
+/// What [`verify()`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Everything that is wrong, in the order of the journal.
+    pub findings: Vec<Finding>,
+    /// Each stream's end: the journal's in order, then those of archives.
+    pub streams: Vec<(Stream, Head)>,
+    /// Runs, recorded and training.
+    pub runs: u64,
+    /// Intact events.
+    pub events: u64,
+    /// Bytes of the journal.
+    pub bytes: u64,
+    /// Files of the journal.
+    pub files: u64,
+    /// Sealed archives.
+    pub archives: u64,
+    /// Bytes of the archives.
+    pub archive_bytes: u64,
+}
+
+impl VerifyReport {
+    /// True if something that was acknowledged is damaged, missing or exchanged. A torn tail alone is not damage.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.findings.iter().any(Finding::is_damage)
+    }
+}
+
+/// Checks every event of the log in `dir`: checksums, dense numbers, hash chains, that each body can be decoded,
+/// agreement with the manifest, and the content digests that finished runs recorded of themselves.
+///
+/// Nothing is changed and no lock is taken, so it may run beside a writer; what that writer is just appending may then
+/// show as a torn tail. The ordered store is not looked at: it is a copy, compared whenever the log is opened for writing.
+///
+/// # Errors
+/// [`LogError::NoLog`], [`LogError::Newer`] or [`LogError::Io`]. Damage is not an error here but a finding.
+pub fn verify(dir: &Path) -> Result<VerifyReport, LogError> {
+    verify_with(Arc::new(RealFiles), dir)
+}
+
+/// As [`verify()`], with another file layer.
+///
+/// # Errors
+/// As [`verify()`].
+pub fn verify_with(files: Arc<dyn Files>, dir: &Path) -> Result<VerifyReport, LogError> {
+    let (reader, opened) = Reader::open_with(files, dir)?;
+    let mut report = VerifyReport { findings: opened.findings, ..VerifyReport::default() };
+    let heads = reader.scan().heads.iter();
+    report.streams = heads.filter_map(|(key, head)| Some((stream_of_key(key)?, *head))).collect();
+    report.events = reader.scan().events;
+    (report.files, report.bytes) = reader.size()?;
+    let journal_streams = report.streams.clone();
+    for archive in reader.sealed().archives() {
+        let summary = archive.summary();
+        report.archives += 1;
+        report.archive_bytes += summary.bytes;
+        report.events += summary.events;
+        report.findings.extend(archive.check()?);
+    }
+    report.streams.extend(reader.sealed().streams());
+    let runs = reader.runs();
+    report.runs = runs.len() as u64;
+    let damaged: BTreeSet<Stream> = report.findings.iter().filter_map(|finding| finding.stream).collect();
+    for (stream, _) in &journal_streams {
+        check_bodies(&reader, *stream, &mut report.findings)?;
+    }
+    for run in runs {
+        let is_sealed = reader.sealed().of(run).is_some();
+        if !is_sealed && !damaged.iter().any(|stream| stream.run() == run) {
+            report.findings.extend(check_content(&reader, run)?);
+        }
+    }
+    Ok(report)
+}
+
+/// Every body decodes. Holes are known from the scan.
+fn check_bodies(reader: &Reader, stream: Stream, findings: &mut Vec<Finding>) -> Result<(), LogError> {
+    for frame in reader.frames(stream, Seq(0), &Filter::all()) {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(LogError::Damaged { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        match crate::source::decode(&frame) {
+            Ok(_) => {}
+            Err(LogError::Body { address, source }) => {
+                let mut finding = Finding::new(FindingClass::InteriorDamage, source.to_string());
+                finding.kind = frame.kind().ok();
+                findings.push(finding.of(address.stream, address.seq));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The run's recorded content digest is that of its events.
+fn check_content(reader: &Reader, run: RunId) -> Result<Option<Finding>, LogError> {
+    let stream = Stream::Run(run);
+    let Some(end) = reader.events(stream, Seq(0), &Filter::kinds([Kind::RunFinished])).next() else { return Ok(None) };
+    let event = match end {
+        Ok(event) => event,
+        // Reported already.
+        Err(LogError::Body { .. } | LogError::Damaged { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Body::RunFinished(finished) = &event.body else { return Ok(None) };
+    let detail = match content_digest_of_run(reader, run) {
+        Ok(digest) if digest == finished.content => return Ok(None),
+        Ok(digest) => format!("the run recorded the content digest {}, its events have {digest}", finished.content),
+        Err(error) => error.to_string(),
+    };
+    let mut finding = Finding::new(FindingClass::ContentDisagreement, detail).of(stream, event.seq);
+    finding.kind = Some(Kind::RunFinished);
+    Ok(Some(finding))
+}

@@ -1,0 +1,14 @@
+//! Tests of the store as its users see it. One binary, so that it links once.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod append_and_read;
+mod archive;
+mod common;
+mod crash;
+mod damage;
+mod faults;
+mod format_page;
+mod golden;
+mod kill;
+mod model;
+mod seal;

@@ -1,0 +1,19 @@
+//! Whole-program tests: the built program, real logs, real models; nothing stands in for a part of it.
+
+#![expect(clippy::unwrap_used, reason = "a test may stop at the first thing that is not there")]
+
+mod common;
+mod compare;
+mod cpython;
+mod damage;
+mod doctor;
+mod errors;
+mod forks;
+mod help;
+mod mini;
+mod official;
+mod record_and_read;
+mod regression;
+mod schema;
+mod sealed;
+mod training;
