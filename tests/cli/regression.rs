@@ -33,6 +33,22 @@ fn is_rollout(stream: Stream, numbers: &[u32]) -> bool {
 }
 
 #[test]
+fn sealed_archives_are_tested_too_but_not_blessed() {
+    let place = Place::new();
+    place.record("noisy", &[]);
+    std::fs::create_dir(place.path().join("logs")).unwrap();
+    place.out(&["export", "latest", "logs/noisy.raolog"]);
+    for target in ["logs", "logs/noisy.raolog"] {
+        let report = place.out(&["test", target]);
+        assert!(report.contains("noisy.raolog ... ok") && report.contains("result: 1 ok"), "{target}: {report}");
+    }
+    let output = place.rao(&["test", "logs", "--bless"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("it is a sealed archive"), "{output:?}");
+    assert!(place.path().join("logs/noisy.raolog").is_file());
+}
+
+#[test]
 fn stored_logs_are_tested_like_a_test_suite() {
     let place = Place::new();
     place.record("noisy", &["--log", "logs/good"]);
