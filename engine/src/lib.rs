@@ -27,6 +27,6 @@ pub use actor::{Action, Actor, Ask, Sampled, Scripted};
 pub use config::{BudgetModel, EngineConfig};
 pub use error::EngineError;
 pub use outside::{Asking, CallSite, Extension, Live, Outside, absorb, prompt_text, prompt_texts};
-pub use rollout::{FINISH, LAUNCH, Need, Parts, Rollout, reward};
+pub use rollout::{FINISH, LAUNCH, Need, Parts, Rollout, cell_output, reward};
 pub use sink::{LogSink, Sink};
 pub use tree::{Call, Node, Phase, Segment, Source, Step, Tree, TreeError};

@@ -301,7 +301,9 @@ fn shown(output: &CellFinished) -> String {
     }
 }
 
-fn cell_output(output: &CellFinished) -> CellOutput {
+/// A cell's end as the REPL gave it, from the log's form of it.
+#[must_use]
+pub fn cell_output(output: &CellFinished) -> CellOutput {
     let limit = output.limit.map(|limit| match limit {
         LimitKind::Time => Limit::Time,
         LimitKind::Memory => Limit::Memory,

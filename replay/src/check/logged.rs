@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use rao_engine::repl::{Call, CellOutput, Limit, Progress, Repl, ReplError, Reply};
-use rao_engine::{Asking, CallSite, EngineConfig, EngineError, Extension, LAUNCH, Outside, answer, protocol};
+use rao_engine::repl::{Call, CellOutput, Progress, Repl, ReplError, Reply};
+use rao_engine::{
+    Asking, CallSite, EngineConfig, EngineError, Extension, LAUNCH, Outside, answer, cell_output, protocol,
+};
 use rao_envs::{Args, Episode, Goal, Judgement, ToolResult, Value};
 use rao_store::NodePath;
-use rao_store::event::{Body, CellFinished, LimitKind, Role, RunStarted, StopReason};
+use rao_store::event::{Body, Role, RunStarted, StopReason};
 
 use super::compare::Shared;
 
@@ -163,7 +165,7 @@ impl StandIn {
                 }
                 Body::CellFinished(output) if output.node == *node && output.step == step => {
                     limited = output.limit.is_some();
-                    moves.push_back(Progress::Done(output_of(output)));
+                    moves.push_back(Progress::Done(cell_output(output)));
                 }
                 _ => {}
             }
@@ -188,13 +190,4 @@ impl Repl for StandIn {
     fn snapshot(&mut self) -> Result<Vec<u8>, ReplError> {
         Err(ReplError::Misuse { reason: "a logged cell has no state to save".into() })
     }
-}
-
-fn output_of(output: &CellFinished) -> CellOutput {
-    let limit = output.limit.map(|limit| match limit {
-        LimitKind::Time => Limit::Time,
-        LimitKind::Memory => Limit::Memory,
-        LimitKind::Calls => Limit::Calls,
-    });
-    CellOutput { stdout: output.stdout.clone(), error: output.error.clone(), limit, rejected: output.rejected }
 }
