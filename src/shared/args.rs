@@ -40,6 +40,8 @@ impl ThreadArgs {
 pub(crate) enum EnvName {
     /// TextCraft-Synth: craft items by recipes.
     Textcraft,
+    /// Questions of several hops, answered by searching and reading pages.
+    Deepdive,
 }
 
 impl EnvName {
@@ -47,6 +49,7 @@ impl EnvName {
     pub(crate) fn name(self) -> &'static str {
         match self {
             EnvName::Textcraft => "textcraft",
+            EnvName::Deepdive => "deepdive",
         }
     }
 }
