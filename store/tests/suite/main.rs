@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod faults;
 mod format_page;
+mod fuzzed;
 mod golden;
 mod kill;
 mod model;
