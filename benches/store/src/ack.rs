@@ -18,7 +18,8 @@ const EVENTS: usize = 256;
 type Waiting = (Item, crossbeam::channel::Sender<()>);
 
 pub fn run(settings: &Settings) -> Outcome<()> {
-    let chosen: Vec<usize> = (0..rivals::ALL.len()).filter(|number| !rivals::ALL[*number].0.starts_with("JSON")).collect();
+    let chosen: Vec<usize> =
+        (0..rivals::ALL.len()).filter(|number| !rivals::ALL[*number].0.starts_with("JSON")).collect();
     let mut figures = vec![[Vec::new(), Vec::new(), Vec::new()]; rivals::ALL.len()];
     for round in 0..settings.rounds {
         for offset in 0..chosen.len() {

@@ -1,8 +1,8 @@
 //! Events like those of a recording: prompts, completions with log-probabilities, cells, calls and answers.
 
 use rao_store::event::{
-    ActionSampled, Answer, Body, CallAnswered, CallIssued, CellFinished, CellStarted, ContextExtended, LogProbKind, Role,
-    SamplerSettings, StopReason,
+    ActionSampled, Answer, Body, CallAnswered, CallIssued, CellFinished, CellStarted, ContextExtended, LogProbKind,
+    Role, SamplerSettings, StopReason,
 };
 use rao_store::{LogProb, NodePath, PolicyVersion, RolloutId, RunId, Stream, TokenId};
 
@@ -87,7 +87,6 @@ impl Events {
             .into(),
         ];
     }
-
 }
 
 impl Iterator for Events {

@@ -30,8 +30,8 @@ impl Settings {
                 _ => return Err(format!("unknown flag {flag}: see the head of src/main.rs").into()),
             }
         }
-        settings.events = settings.events.max(crate::append::PER_COMMIT) / crate::append::PER_COMMIT
-            * crate::append::PER_COMMIT;
+        settings.events =
+            settings.events.max(crate::append::PER_COMMIT) / crate::append::PER_COMMIT * crate::append::PER_COMMIT;
         settings.rounds = settings.rounds.max(1);
         Ok(settings)
     }

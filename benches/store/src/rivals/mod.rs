@@ -26,6 +26,11 @@ pub struct Item {
 pub trait Rival: Send {
     fn commit(&mut self, items: Vec<Item>) -> Outcome<()>;
 
+    /// Waits for work that goes on behind acknowledged commits.
+    fn catch_up(&mut self) -> Outcome<()> {
+        Ok(())
+    }
+
     /// Reads and decodes every event; by key where the store has keys, else in the order of arrival.
     fn scan(&mut self) -> Outcome<u64>;
 }

@@ -16,9 +16,7 @@ pub struct Ours {
 
 /// The settings of a recording.
 pub fn options() -> Options {
-    Options::new(Arc::new(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64)
-    }))
+    Options::new(Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64)))
 }
 
 impl Ours {
@@ -44,6 +42,10 @@ impl Rival for Ours {
             ticket.wait()?;
         }
         Ok(())
+    }
+
+    fn catch_up(&mut self) -> Outcome<()> {
+        Ok(self.log.flush()?)
     }
 
     fn scan(&mut self) -> Outcome<u64> {
