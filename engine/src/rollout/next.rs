@@ -98,7 +98,10 @@ impl Rollout {
     fn is_suspended(&self, node: &Node) -> bool {
         match self.sessions.get(&node.path) {
             Some(Session { progress: Some(Progress::Blocked { .. }), .. }) => true,
-            Some(Session { progress: Some(Progress::Call(call)), .. }) => !self.has_come(node, call.call),
+            Some(Session { progress: Some(Progress::Call(call)), .. }) => {
+                let is_issued = node.last_step().is_some_and(|step| step.calls.len() > call.call as usize);
+                is_issued && !call.is_async && !self.has_come(node, call.call)
+            }
             _ => false,
         }
     }
