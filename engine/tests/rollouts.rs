@@ -57,6 +57,8 @@ fn config() -> EngineConfig {
         lambda: 0.25,
         cell: CellLimits::default(),
         scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
     }
 }
 
