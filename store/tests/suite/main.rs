@@ -11,4 +11,5 @@ mod format_page;
 mod golden;
 mod kill;
 mod model;
+mod prune;
 mod seal;
