@@ -12,4 +12,5 @@ mod fuzzed;
 mod golden;
 mod kill;
 mod model;
+mod prune;
 mod seal;
