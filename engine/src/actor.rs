@@ -8,6 +8,7 @@ use rao_store::event::{LogProbKind, PolicyIdentity, SamplerSettings, StopReason}
 use rao_store::{Digest, LogProb, NodePath, PolicyVersion, TokenId};
 
 use crate::error::EngineError;
+use crate::in_flight::InFlight;
 use crate::seed;
 
 /// One action to be taken.
@@ -69,6 +70,12 @@ pub trait Actor: Send {
 
     /// The row's node has ended.
     fn release(&mut self, row: u64);
+
+    /// The same actor as one that keeps several requests in flight, if it can: the `arrival` scheduler then asks through
+    /// it instead of [`Actor::act`].
+    fn in_flight(&mut self) -> Option<&mut dyn InFlight> {
+        None
+    }
 }
 
 /// An environment's scripted policy. Its actions are written with `chat`'s ids and have no log-probabilities.

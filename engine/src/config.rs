@@ -16,6 +16,25 @@ pub enum BudgetModel {
     Shared,
 }
 
+/// In which order nodes go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// All ready nodes act as one batch, then cells run in node order ([`crate::rounds`]). For local policies.
+    #[default]
+    Rounds,
+    /// Each node goes on as soon as its own answer is there ([`crate::arrival`]); the order is a fact of the log. For
+    /// policies whose answers take long and come singly.
+    Arrival,
+}
+
+impl Scheduler {
+    /// Whether it is the one that manifests leave out.
+    fn is_rounds(&self) -> bool {
+        *self == Scheduler::Rounds
+    }
+}
+
 /// A rollout's settings. They stand in the run's manifest as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,6 +63,9 @@ pub struct EngineConfig {
     pub lambda: f64,
     /// Limits of a cell.
     pub cell: CellLimits,
+    /// In which order nodes go on. Manifests leave `rounds` out.
+    #[serde(default, skip_serializing_if = "Scheduler::is_rounds")]
+    pub scheduler: Scheduler,
 }
 
 impl EngineConfig {

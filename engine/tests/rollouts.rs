@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
 use rao_engine::{
-    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scripted, Sink, Tree, absorb,
-    rounds, seed,
+    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scheduler, Scripted, Sink, Tree,
+    absorb, rounds, seed,
 };
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split, Task};
@@ -56,6 +56,7 @@ fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.25,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use rao_engine::Scheduler;
 use rao_envs::textcraft::{Verify, Worlds};
 use rao_store::RolloutId;
 
@@ -133,6 +134,24 @@ pub(crate) enum PromptName {
     Brief,
 }
 
+/// In which order nodes go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchedulerName {
+    /// All ready nodes act as one batch.
+    Rounds,
+    /// Each node goes on as soon as its own answer is there.
+    Arrival,
+}
+
+impl SchedulerName {
+    pub(crate) fn scheduler(self) -> Scheduler {
+        match self {
+            SchedulerName::Rounds => Scheduler::Rounds,
+            SchedulerName::Arrival => Scheduler::Arrival,
+        }
+    }
+}
+
 /// How agents run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineArgs {
@@ -179,6 +198,9 @@ pub(crate) struct EngineArgs {
     /// Mebibytes that a node's Python session may hold.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Agents")]
     pub(crate) cell_memory: Option<u32>,
+    /// In which order nodes go on: in rounds, the same every time, or as answers arrive, which the log keeps as a fact.
+    #[arg(long, value_enum, default_value = "rounds", help_heading = "Agents")]
+    pub(crate) scheduler: SchedulerName,
     /// The Python engine that cells run in.
     #[arg(long, value_enum, default_value = "monty", help_heading = "Agents")]
     pub(crate) repl: ReplName,
@@ -277,6 +299,7 @@ pub(crate) fn engine_defaults() -> EngineArgs {
         no_loop_guard: false,
         cell_time: None,
         cell_memory: None,
+        scheduler: SchedulerName::Rounds,
         repl: ReplName::Monty,
         python: PythonArgs::default(),
     }

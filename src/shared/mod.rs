@@ -8,6 +8,7 @@ pub(crate) mod json;
 pub(crate) mod layers;
 pub(crate) mod open;
 pub(crate) mod out;
+pub(crate) mod places;
 pub(crate) mod policies;
 pub(crate) mod recording;
 pub(crate) mod repls;

@@ -138,6 +138,7 @@ pub(crate) fn engine_config(
         loop_guard: !engine.no_loop_guard,
         lambda: engine.lambda.unwrap_or(defaults.lambda),
         cell,
+        scheduler: engine.scheduler.scheduler(),
     };
     config.check().map_err(Failure::usage)?;
     check_positions(&config, policy)?;
