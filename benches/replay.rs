@@ -39,6 +39,7 @@ fn config() -> EngineConfig {
         lambda: 0.0,
         cell: CellLimits::default(),
         scheduler: Scheduler::Rounds,
+        top_p: 1.0,
     }
 }
 

@@ -144,6 +144,7 @@ fn recorded(repl: Arc<dyn ReplEngine>, script: Script, preset: &str, tasks: usiz
         lambda: 0.5,
         cell: CellLimits { time_ms: 10_000, ..CellLimits::default() },
         scheduler: Scheduler::Rounds,
+        top_p: 1.0,
     };
     let tasks = env.tasks(&selection).unwrap();
     let plan = Plan { env, tasks, group_size: 1, config, seed: 1, only: None, width: 4 };

@@ -57,6 +57,7 @@ fn config() -> EngineConfig {
         lambda: 0.25,
         cell: CellLimits::default(),
         scheduler: Scheduler::Rounds,
+        top_p: 1.0,
     }
 }
 

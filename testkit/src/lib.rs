@@ -45,6 +45,7 @@ pub fn config() -> EngineConfig {
         lambda: 0.5,
         cell: CellLimits::default(),
         scheduler: Scheduler::Rounds,
+        top_p: 1.0,
     }
 }
 
