@@ -44,6 +44,7 @@ fn config() -> EngineConfig {
         scheduler: Scheduler::Rounds,
         ancestors: false,
         judges: None,
+        top_p: 1.0,
     }
 }
 

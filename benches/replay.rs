@@ -42,6 +42,7 @@ fn config() -> EngineConfig {
         scheduler: Scheduler::Rounds,
         ancestors: false,
         judges: None,
+        top_p: 1.0,
     }
 }
 
@@ -98,7 +99,7 @@ impl Actor for Busy {
                 text,
                 logprobs: Vec::new(),
                 logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+                sampler: SamplerSettings::whole(0.0, 0),
                 stop: StopReason::Scripted,
             }
         };

@@ -139,7 +139,7 @@ impl Scripted {
             tokens,
             logprobs: Vec::new(),
             logprob_kind: LogProbKind::Absent,
-            sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+            sampler: SamplerSettings::whole(0.0, 0),
             stop: StopReason::Scripted,
         })
     }
@@ -189,7 +189,7 @@ impl Actor for Sampled {
             })
             .collect();
         let completions = self.policy.sample(&requests)?;
-        let sampler = SamplerSettings { temperature: self.sampler.temperature, max_tokens: self.sampler.max_tokens };
+        let sampler = SamplerSettings::whole(self.sampler.temperature, self.sampler.max_tokens);
         Ok(completions
             .into_iter()
             .map(|completion| Action {

@@ -73,6 +73,10 @@ pub struct EngineConfig {
     /// Who judges what the environment does not judge itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judges: Option<Judges>,
+    /// Only the most probable tokens that together have this probability are drawn; 1 leaves none out, and manifests then
+    /// leave it out. For served policies.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub top_p: f32,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over by reference")]
@@ -99,6 +103,15 @@ impl Judges {
     }
 }
 
+fn whole() -> f32 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_whole(top_p: &f32) -> bool {
+    *top_p == whole()
+}
+
 impl EngineConfig {
     /// Checks the ranges that a rollout relies on.
     ///
@@ -118,6 +131,7 @@ impl EngineConfig {
         range("context", f64::from(self.context), 32.0, f64::from(1 << 20))?;
         range("max-tokens", f64::from(self.max_tokens), 1.0, f64::from(self.context))?;
         range("temperature", f64::from(self.temperature), 0.0, 10.0)?;
+        range("top-p", f64::from(self.top_p), 0.001, 1.0)?;
         range("lambda", self.lambda, 0.0, 1000.0)
     }
 }

@@ -22,6 +22,7 @@ mod parallel;
 mod pass;
 mod sample;
 mod sampling;
+pub mod served;
 mod train_tokenizer;
 mod weights;
 

@@ -13,5 +13,6 @@ pub(crate) mod places;
 pub(crate) mod policies;
 pub(crate) mod recording;
 pub(crate) mod repls;
+pub(crate) mod served;
 pub(crate) mod table;
 pub(crate) mod training;

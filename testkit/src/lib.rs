@@ -48,6 +48,7 @@ pub fn config() -> EngineConfig {
         scheduler: Scheduler::Rounds,
         ancestors: false,
         judges: None,
+        top_p: 1.0,
     }
 }
 

@@ -60,7 +60,7 @@ impl Actor for Played {
                 text,
                 logprobs: Vec::new(),
                 logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+                sampler: SamplerSettings::whole(0.0, 0),
                 stop: StopReason::Scripted,
             }
         };
