@@ -19,8 +19,10 @@ const CONFIG: Config = Config {
     head_dim: 40,
     rms_norm_eps: 1e-6,
     rope_theta: 10_000.0,
+    rope_scaling: rao_policy::RopeScaling::None,
     tie_word_embeddings: true,
     max_positions: 2048,
+    experts: None,
 };
 
 fn batch(seed: usize, sequences: usize, every: usize) -> Packed {

@@ -1,6 +1,9 @@
 //! The decoder's forward pass, once, for training and for decoding: they differ only in where attention finds its keys.
 
 mod backward;
+mod feed_forward;
+
+use feed_forward::{FeedForward, FeedForwardTape};
 
 use crate::ops::{self, Heads, Rope, RopeTable};
 use crate::{Config, PolicyError};
@@ -18,16 +21,15 @@ struct Block {
     /// Norms over each head of queries and keys (Qwen3).
     head_norms: Option<[Tensor; 2]>,
     post_norm: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
+    feed_forward: FeedForward,
 }
 
 /// The decoder's tensors in the order of use.
 pub(crate) struct Network {
     heads: Heads,
     eps: f64,
-    theta: f64,
+    /// Rotary frequencies, and the factor of their cosines and sines.
+    frequencies: (Vec<f32>, f32),
     embedding: Tensor,
     blocks: Vec<Block>,
     norm: Tensor,
@@ -53,10 +55,7 @@ struct BlockTape {
     /// Of the wanted rows in the last block, of all rows before.
     mixed: Tensor,
     x1: Tensor,
-    h: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    gated: Tensor,
+    feed_forward: FeedForwardTape,
 }
 
 struct AttentionTape {
@@ -96,9 +95,10 @@ impl Network {
         };
         let block = |layer: usize| {
             let part = |name: &str| tensor(&format!("model.layers.{layer}.{name}.weight"));
-            let head_norms = match config.architecture {
-                crate::Architecture::Llama => None,
-                crate::Architecture::Qwen3 => Some([part("self_attn.q_norm")?, part("self_attn.k_norm")?]),
+            let head_norms = if config.architecture.has_head_norms() {
+                Some([part("self_attn.q_norm")?, part("self_attn.k_norm")?])
+            } else {
+                None
             };
             Ok::<_, PolicyError>(Block {
                 input_norm: part("input_layernorm")?,
@@ -108,23 +108,22 @@ impl Network {
                 o: part("self_attn.o_proj")?,
                 head_norms,
                 post_norm: part("post_attention_layernorm")?,
-                gate: part("mlp.gate_proj")?,
-                up: part("mlp.up_proj")?,
-                down: part("mlp.down_proj")?,
+                feed_forward: FeedForward::new(config, layer, &part)?,
             })
         };
         let embedding = tensor("model.embed_tokens.weight")?;
+        let frequencies = config.rope_scaling.frequencies(config.head_dim, config.rope_theta);
         let head = if config.tie_word_embeddings { embedding.clone() } else { tensor("lm_head.weight")? };
         Ok(Self {
             heads: Heads { heads: config.heads, kv_heads: config.kv_heads, dim: config.head_dim },
             eps: config.rms_norm_eps,
-            theta: config.rope_theta,
             blocks: (0..config.layers).map(block).collect::<Result<_, _>>()?,
             norm: tensor("model.norm.weight")?,
             head,
             tied: config.tie_word_embeddings,
             embedding,
-            angles: Mutex::new(Arc::new(RopeTable::new(config.head_dim, config.rope_theta, 0))),
+            angles: Mutex::new(Arc::new(RopeTable::new(&frequencies, 0))),
+            frequencies,
         })
     }
 
@@ -157,11 +156,9 @@ impl Network {
             };
             let x1 = ops::linear_add(&mixed, &block.o, &residual)?;
             let h = ops::rms_norm(&x1, &block.post_norm, self.eps)?;
-            let (gate, up) = (ops::linear(&h, &block.gate)?, ops::linear(&h, &block.up)?);
-            let gated = ops::swiglu(&gate, &up)?;
-            let x2 = ops::linear_add(&gated, &block.down, &x1)?;
+            let (x2, feed_forward) = block.feed_forward.run(h, &x1)?;
             if let Some(tape) = tape.as_deref_mut() {
-                tape.blocks.push(BlockTape { x, attention, mixed, x1, h, gate, up, gated });
+                tape.blocks.push(BlockTape { x, attention, mixed, x1, feed_forward });
             }
             x = x2;
         }
@@ -196,7 +193,7 @@ impl Network {
         let needed = positions.iter().max().map_or(0, |last| last + 1);
         let mut held = self.angles.lock().unwrap_or_else(PoisonError::into_inner);
         if held.positions() < needed {
-            *held = Arc::new(RopeTable::new(self.heads.dim, self.theta, needed.next_power_of_two()));
+            *held = Arc::new(RopeTable::new(&self.frequencies, needed.next_power_of_two()));
         }
         Rope { table: held.clone(), positions: Arc::new(positions.to_vec()) }
     }

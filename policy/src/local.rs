@@ -3,7 +3,8 @@
 use crate::forward::Rows;
 use crate::kv::{Cache, CachedAttend, Segment};
 use crate::sample::{Completion, Identity, Policy, Request, Stop};
-use crate::{Chat, Decoder, PolicyError, files, ops, sampling};
+use crate::gguf::Gguf;
+use crate::{Chat, Decoder, PolicyError, ops, sampling};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -45,14 +46,19 @@ pub struct LocalPolicy {
 }
 
 impl LocalPolicy {
-    /// Reads a model folder (`config.json`, `tokenizer.json`, `model.safetensors`); the policy is named after it.
+    /// Reads a model folder (`config.json`, `tokenizer.json`, `model.safetensors` or its shards, and if there is one the chat
+    /// template) or a GGUF file; the policy is named after it.
     ///
     /// # Errors
     /// When a file is missing or unreadable, or the files do not fit together.
-    pub fn load(dir: &Path, limits: Limits) -> Result<Self, PolicyError> {
-        let name = dir.file_name().map_or_else(|| "local".to_owned(), |name| name.to_string_lossy().into_owned());
-        let file = |name| files::read(dir, name);
-        Self::from_bytes(&name, &file("config.json")?, &file("tokenizer.json")?, &file("model.safetensors")?, limits)
+    pub fn load(path: &Path, limits: Limits) -> Result<Self, PolicyError> {
+        let name = path.file_name().map_or_else(|| "local".to_owned(), |name| name.to_string_lossy().into_owned());
+        if path.is_file() {
+            let mut file = Gguf::open(path)?;
+            let chat = file.chat()?;
+            return Self::new(&name, file.decoder()?, chat, limits);
+        }
+        Self::new(&name, Decoder::load(path)?, Chat::load(path)?, limits)
     }
 
     /// As [`LocalPolicy::load`], from the contents of the three files.
@@ -330,7 +336,7 @@ impl<'a> Live<'a> {
         self.tail.extend_from_slice(chat.token_bytes(id).unwrap_or_default());
         let ended = self.tail.windows(CELL_END.len()).any(|text| text == CELL_END);
         self.tail.drain(..self.tail.len().saturating_sub(CELL_END.len() - 1));
-        self.stop = if id == chat.end_of_turn() {
+        self.stop = if chat.ends_completion(id) {
             Some(Stop::EndOfTurn)
         } else if ended {
             Some(Stop::CellEnd)

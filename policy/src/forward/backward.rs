@@ -9,18 +9,18 @@ use std::collections::BTreeMap;
 type Gradients = BTreeMap<String, Tensor>;
 
 /// Gradients of one block's tensors.
-struct Sink<'a> {
+pub(super) struct Sink<'a> {
     layer: usize,
     all: &'a mut Gradients,
 }
 
 impl Sink<'_> {
-    fn put(&mut self, name: &str, gradient: Tensor) {
+    pub(super) fn put(&mut self, name: &str, gradient: Tensor) {
         self.all.insert(format!("model.layers.{}.{name}.weight", self.layer), gradient);
     }
 
     /// Gradient of a linear operation's input; its weight's is kept.
-    fn linear(&mut self, name: &str, x: &Tensor, weight: &Tensor, grad: &Tensor) -> Result<Tensor> {
+    pub(super) fn linear(&mut self, name: &str, x: &Tensor, weight: &Tensor, grad: &Tensor) -> Result<Tensor> {
         let [dx, dweight] = ops::linear_gradients(x, weight, grad)?;
         self.put(name, dweight);
         Ok(dx)
@@ -77,11 +77,7 @@ impl Network {
 
     /// From the gradient of the block's result to that of the stream between attention and feed-forward.
     fn feed_forward_back(&self, block: &Block, tape: &BlockTape, dx: &Tensor, sink: &mut Sink<'_>) -> Result<Tensor> {
-        let dgated = sink.linear("mlp.down_proj", &tape.gated, &block.down, dx)?;
-        let [dgate, dup] = ops::swiglu_gradients(&tape.gate, &tape.up, &dgated)?;
-        let from_gate = sink.linear("mlp.gate_proj", &tape.h, &block.gate, &dgate)?;
-        let from_up = sink.linear("mlp.up_proj", &tape.h, &block.up, &dup)?;
-        let dh = ops::sum(&[&from_gate, &from_up])?;
+        let dh = block.feed_forward.back(&tape.feed_forward, dx, sink)?;
         let through = sink.norm("post_attention_layernorm", &tape.x1, &block.post_norm, self.eps, &dh)?;
         ops::sum(&[dx, &through])
     }

@@ -72,8 +72,10 @@ pub(crate) fn decoder(seed: u64) -> Decoder {
         head_dim: 8,
         rms_norm_eps: 1e-6,
         rope_theta: 10_000.0,
+        rope_scaling: rao_policy::RopeScaling::None,
         tie_word_embeddings: true,
         max_positions: 512,
+        experts: None,
     };
     Decoder::init(config, seed).unwrap()
 }
