@@ -1,4 +1,6 @@
-use crate::forward::Network;
+use crate::forward::{Network, Parts};
+use crate::lora::{Adapted, AdapterConfig};
+use crate::pass::PassOptions;
 use crate::{Config, Packed, Pass, PolicyError, files, pass, weights};
 use candle_core::{Tensor, Var};
 use std::collections::BTreeMap;
@@ -12,6 +14,9 @@ use std::sync::Arc;
 pub struct Decoder {
     config: Config,
     vars: BTreeMap<String, Var>,
+    /// Tensors that are not trained: the model's own, where there is an adapter.
+    frozen: BTreeMap<String, Tensor>,
+    adapter: Option<(AdapterConfig, Adapted)>,
     version: u64,
     network: Arc<Network>,
 }
@@ -73,8 +78,20 @@ impl Decoder {
         if let Some(name) = tensors.into_keys().next() {
             return Err(PolicyError::Tensor { name, reason: "config.json has no place for it".to_owned() });
         }
-        let network = Arc::new(Network::new(&config, &vars)?);
-        Ok(Self { config, vars, version: 0, network })
+        Self::assemble(config, vars, BTreeMap::new(), None, 0)
+    }
+
+    /// From tensors of the right shapes.
+    pub(crate) fn assemble(
+        config: Config,
+        vars: BTreeMap<String, Var>,
+        frozen: BTreeMap<String, Tensor>,
+        adapter: Option<(AdapterConfig, Adapted)>,
+        version: u64,
+    ) -> Result<Self, PolicyError> {
+        let parts = Parts { vars: &vars, frozen: &frozen, adapter: adapter.as_ref().map(|(adapter, _)| adapter) };
+        let network = Arc::new(Network::new(&config, parts)?);
+        Ok(Self { config, vars, frozen, adapter, version, network })
     }
 
     /// A decoder with random weights: the same for the same configuration and seed, everywhere.
@@ -92,10 +109,9 @@ impl Decoder {
     /// # Errors
     /// When memory for the tensors cannot be had.
     pub fn snapshot(&self) -> Result<Self, PolicyError> {
-        let tensors = self.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
-        let mut copy = Self::new(self.config.clone(), tensors)?;
-        copy.version = self.version;
-        Ok(copy)
+        let copy = |(name, var): (&String, &Var)| Ok((name.clone(), Var::from_tensor(&var.as_detached_tensor())?));
+        let vars = self.vars.iter().map(copy).collect::<candle_core::Result<_>>()?;
+        Self::assemble(self.config.clone(), vars, self.frozen.clone(), self.adapter.clone(), self.version)
     }
 
     /// Writes `config.json` and `model.safetensors` into `dir`, creating it if needed. Each file has its old or its new content
@@ -108,7 +124,8 @@ impl Decoder {
         files::write(dir, "model.safetensors", &self.to_bytes()?)
     }
 
-    /// The content of `model.safetensors`: the same bytes for the same weights and version.
+    /// The content of `model.safetensors`: the same bytes for the same weights and version. Of a model with an adapter, the
+    /// model without it.
     ///
     /// # Errors
     /// When the file cannot be laid out.
@@ -116,16 +133,37 @@ impl Decoder {
         weights::serialize(self.tensors(), self.version)
     }
 
-    /// blake3 digest over the names, shapes and numbers of all tensors in the order of names.
+    /// blake3 digest over the names, shapes and numbers of all tensors in the order of names. With an adapter: over the digest
+    /// of the model without it, the adapter's scale and the adapter's tensors.
     ///
     /// # Errors
     /// When a tensor cannot be read.
     pub fn digest(&self) -> Result<[u8; 32], PolicyError> {
-        weights::digest(self.tensors())
+        let Some((adapter, adapted)) = &self.adapter else { return weights::digest(self.tensors()) };
+        let vars = weights::digest(self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor())))?;
+        let parts = [adapted.base.as_slice(), &adapter.scale().to_le_bytes(), &vars].concat();
+        Ok(*blake3::hash(&parts).as_bytes())
     }
 
+    /// The model's own tensors.
     fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor()))
+        let vars = self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor()));
+        let frozen = self.frozen.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        vars.filter(|_| self.adapter.is_none()).chain(frozen)
+    }
+
+    /// The adapter's settings, if there is one.
+    pub fn adapter(&self) -> Option<&AdapterConfig> {
+        self.adapter.as_ref().map(|(adapter, _)| adapter)
+    }
+
+    pub(crate) fn adapter_parts(&self) -> Option<(&AdapterConfig, &Adapted)> {
+        self.adapter.as_ref().map(|(adapter, adapted)| (adapter, adapted))
+    }
+
+    /// The tensors that training leaves alone.
+    pub(crate) fn frozen(&self) -> &BTreeMap<String, Tensor> {
+        &self.frozen
     }
 
     /// The model's shape.
@@ -143,7 +181,7 @@ impl Decoder {
         self.version = version;
     }
 
-    /// The trainable tensors by name.
+    /// The trainable tensors by name: the model's, or those of its adapter.
     pub fn vars(&self) -> &BTreeMap<String, Var> {
         &self.vars
     }
@@ -171,8 +209,17 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::token_logprobs`].
     pub fn pass(&self, packed: &Packed) -> Result<Pass, PolicyError> {
+        self.pass_with(packed, PassOptions::default())
+    }
+
+    /// As [`Decoder::pass`], with each shared prefix computed once or with less memory if so chosen. Scores have the same bits
+    /// whatever the options; gradients differ between them only by rounding, and with checkpoints not at all.
+    ///
+    /// # Errors
+    /// As [`Decoder::token_logprobs`].
+    pub fn pass_with(&self, packed: &Packed, options: PassOptions) -> Result<Pass, PolicyError> {
         packed.check(self.config.vocab_size)?;
-        Ok(Pass::new(self.network.clone(), packed)?)
+        Ok(Pass::new(self.network.clone(), packed, options)?)
     }
 
     /// Logits of every position, `[tokens, vocab_size]`. Holds them all at once: for inspection, without gradients.

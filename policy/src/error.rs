@@ -73,6 +73,22 @@ pub enum PolicyError {
         /// What is wrong with it.
         reason: String,
     },
+    /// An adapter cannot be used.
+    #[error("adapter: {reason}")]
+    Adapter {
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A matrix of an adapter is missing, surplus, or of the wrong shape.
+    #[error(
+        "adapter: tensor {name}: {reason}; adapter_config.json, its matrices and the base model must belong together"
+    )]
+    AdapterTensor {
+        /// The matrix's name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// `tokenizer.json` cannot be understood or lacks a token that the chat format needs.
     #[error("tokenizer.json: {reason}; take the file that came with the weights")]
     Tokenizer {

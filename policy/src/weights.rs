@@ -80,10 +80,25 @@ fn bytes(tensor: &Tensor) -> Result<Vec<u8>, PolicyError> {
     Ok(numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
+/// A metadata entry of a safetensors file.
+pub(crate) fn metadata(bytes: &[u8], key: &str) -> Result<Option<String>, PolicyError> {
+    let unreadable = |e: safetensors::SafeTensorError| PolicyError::Weights { reason: e.to_string() };
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
+    Ok(header.metadata().as_ref().and_then(|metadata| metadata.get(key)).cloned())
+}
+
 /// Writes a safetensors file: the same tensors and version give the same bytes.
 pub(crate) fn serialize<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     version: u64,
+) -> Result<Vec<u8>, PolicyError> {
+    serialize_with(tensors, (VERSION, version.to_string()))
+}
+
+/// As [`serialize`], with another metadata entry in place of the version. One entry only: the map has no order of its own.
+pub(crate) fn serialize_with<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    (key, value): (&str, String),
 ) -> Result<Vec<u8>, PolicyError> {
     let unwritable = |e: safetensors::SafeTensorError| PolicyError::Weights { reason: e.to_string() };
     let all =
@@ -92,9 +107,7 @@ pub(crate) fn serialize<'a>(
         .iter()
         .map(|(name, shape, data)| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), data).map_err(unwritable)?)))
         .collect::<Result<Vec<_>, PolicyError>>()?;
-    // One key only: the map has no order of its own.
-    let metadata = HashMap::from([(VERSION.to_owned(), version.to_string())]);
-    safetensors::serialize(views, Some(metadata)).map_err(unwritable)
+    safetensors::serialize(views, Some(HashMap::from([(key.to_owned(), value)]))).map_err(unwritable)
 }
 
 /// blake3 over every tensor in the order of names: name, shape and numbers, each behind its length.
@@ -137,6 +150,14 @@ fn key(seed: u64) -> [u8; 32] {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key
+}
+
+/// Numbers uniform within `1 / sqrt(inputs)`, from the tensor's own random stream.
+pub(crate) fn uniforms(name: &str, seed: u64, count: usize, inputs: usize) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::from_seed(blake3::keyed_hash(&key(seed), name.as_bytes()).into());
+    let bound = 1.0 / (inputs.max(1) as f64).sqrt();
+    let mut uniform = || ((rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    (0..count).map(|_| (bound * (2.0 * uniform() - 1.0)) as f32).collect()
 }
 
 /// Box-Muller: two normals from two uniforms.

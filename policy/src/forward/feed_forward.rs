@@ -1,15 +1,24 @@
 //! The feed-forward part of a block: one gated layer, or for each row a few of many.
 
 use super::backward::Sink;
-use crate::ops::{self, Routes, Visit};
+use super::mixture::{Mixture, MixtureTape};
+use super::parts::{Parts, Projection};
+use crate::ops;
 use crate::{Config, PolicyError};
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
-/// `down(silu(gate(x)) * up(x))`.
+/// `down(silu(gate(h)) * up(h))`.
 pub(super) struct Gated {
+    gate: Projection,
+    up: Projection,
+    pub(super) down: Projection,
+}
+
+/// What a gated layer's backward pass needs besides its input.
+pub(super) struct GatedTape {
     gate: Tensor,
     up: Tensor,
-    down: Tensor,
+    pub(super) gated: Tensor,
 }
 
 pub(super) enum FeedForward {
@@ -17,139 +26,91 @@ pub(super) enum FeedForward {
     Experts(Mixture),
 }
 
-/// Experts with the router that chooses among them.
-pub(super) struct Mixture {
-    router: Tensor,
-    experts: Vec<Gated>,
-    per_row: usize,
-    normalize: bool,
-}
-
-/// What the backward pass needs of a [`Gated`] layer: its input and what lies within.
-struct GatedTape {
-    x: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    gated: Tensor,
-}
-
-pub(super) struct FeedForwardTape(Kind);
-
-enum Kind {
+pub(super) enum FeedForwardTape {
     Dense(GatedTape),
-    /// With the visits that have rows: the expert, its rows, what it did and its results.
-    Experts { h: Tensor, routes: Routes, visits: Vec<(usize, Visit, GatedTape, Tensor)> },
+    Experts(MixtureTape),
 }
 
 impl Gated {
-    fn new(
-        prefix: &str,
-        part: &dyn Fn(&str) -> std::result::Result<Tensor, PolicyError>,
-    ) -> std::result::Result<Self, PolicyError> {
-        let part = |name: &str| part(&format!("{prefix}.{name}"));
+    /// The layer whose matrices are `MODULE.gate_proj.weight` and so on.
+    pub(super) fn new(parts: Parts<'_>, module: &str) -> std::result::Result<Self, PolicyError> {
+        let part = |name: &str| parts.projection(&format!("{module}.{name}"));
         Ok(Self { gate: part("gate_proj")?, up: part("up_proj")?, down: part("down_proj")? })
     }
 
-    fn inner(&self, x: Tensor) -> Result<GatedTape> {
-        let (gate, up) = (ops::linear(&x, &self.gate)?, ops::linear(&x, &self.up)?);
+    /// All but the last product.
+    pub(super) fn inner(&self, h: &Tensor) -> Result<GatedTape> {
+        let (gate, up) = (self.gate.apply(h)?, self.up.apply(h)?);
         let gated = ops::swiglu(&gate, &up)?;
-        Ok(GatedTape { x, gate, up, gated })
+        Ok(GatedTape { gate, up, gated })
     }
 
-    /// The gradient of the input, given that of the result.
-    fn back(&self, prefix: &str, tape: &GatedTape, grad: &Tensor, sink: &mut Sink<'_>) -> Result<Tensor> {
-        let dgated = sink.linear(&format!("{prefix}.down_proj"), &tape.gated, &self.down, grad)?;
+    /// The gradient of `h`, given that of the layer's result; `module` is its name within the block.
+    pub(super) fn back(
+        &self,
+        module: &str,
+        h: &Tensor,
+        tape: &GatedTape,
+        grad: &Tensor,
+        sink: &mut Sink<'_>,
+    ) -> Result<Tensor> {
+        let dgated = sink.linear(&format!("{module}.down_proj"), &self.down, &tape.gated, grad)?;
         let [dgate, dup] = ops::swiglu_gradients(&tape.gate, &tape.up, &dgated)?;
-        let from_gate = sink.linear(&format!("{prefix}.gate_proj"), &tape.x, &self.gate, &dgate)?;
-        let from_up = sink.linear(&format!("{prefix}.up_proj"), &tape.x, &self.up, &dup)?;
+        let from_gate = sink.linear(&format!("{module}.gate_proj"), &self.gate, h, &dgate)?;
+        let from_up = sink.linear(&format!("{module}.up_proj"), &self.up, h, &dup)?;
         ops::sum(&[&from_gate, &from_up])
+    }
+
+    /// Gradients of a layer that no row went through.
+    pub(super) fn unused(&self, module: &str, sink: &mut Sink<'_>) -> Result<()> {
+        for (name, layer) in [("down_proj", &self.down), ("gate_proj", &self.gate), ("up_proj", &self.up)] {
+            layer.unused(|part, gradient| sink.put(&format!("{module}.{name}.{part}"), gradient))?;
+        }
+        Ok(())
     }
 }
 
 impl FeedForward {
-    /// From the layer's tensors by name, such as `mlp.up_proj`.
+    /// The part of `model.layers.N`, which `layer` names.
     pub(super) fn new(
+        parts: Parts<'_>,
         config: &Config,
-        layer: usize,
-        part: &dyn Fn(&str) -> std::result::Result<Tensor, PolicyError>,
+        number: usize,
+        layer: &str,
     ) -> std::result::Result<Self, PolicyError> {
-        let Some(experts) = config.experts_at(layer) else { return Ok(Self::Dense(Gated::new("mlp", part)?)) };
-        Ok(Self::Experts(Mixture {
-            router: part("mlp.gate")?,
-            experts: (0..experts.count)
-                .map(|e| Gated::new(&format!("mlp.experts.{e}"), part))
-                .collect::<std::result::Result<_, _>>()?,
-            per_row: experts.per_token,
-            normalize: experts.normalize,
-        }))
+        let module = format!("{layer}.mlp");
+        match config.experts_at(number) {
+            None => Ok(Self::Dense(Gated::new(parts, &module)?)),
+            Some(experts) => Ok(Self::Experts(Mixture::new(parts, experts, &module)?)),
+        }
     }
 
-    /// `residual` plus the part's result for the normalized rows `h`.
-    pub(super) fn run(&self, h: Tensor, residual: &Tensor) -> Result<(Tensor, FeedForwardTape)> {
+    /// `residual` and the part's result for the normalized rows `h`.
+    pub(super) fn apply_add(&self, h: &Tensor, residual: &Tensor) -> Result<(Tensor, FeedForwardTape)> {
         match self {
             Self::Dense(layer) => {
                 let tape = layer.inner(h)?;
-                Ok((ops::linear_add(&tape.gated, &layer.down, residual)?, FeedForwardTape(Kind::Dense(tape))))
+                Ok((layer.down.apply_add(&tape.gated, residual)?, FeedForwardTape::Dense(tape)))
             }
-            Self::Experts(mixture) => mixture.run(h, residual),
+            Self::Experts(mixture) => {
+                let (sum, tape) = mixture.apply(h)?;
+                Ok((ops::sum(&[residual, &sum])?, FeedForwardTape::Experts(tape)))
+            }
         }
     }
 
-    /// The gradient of `h`, given that of the result; the residual's is the result's own.
-    pub(super) fn back(&self, tape: &FeedForwardTape, grad: &Tensor, sink: &mut Sink<'_>) -> Result<Tensor> {
-        match (self, &tape.0) {
-            (Self::Dense(layer), Kind::Dense(tape)) => layer.back("mlp", tape, grad, sink),
-            (Self::Experts(mixture), Kind::Experts { h, routes, visits }) => {
-                mixture.back(h, routes, visits, grad, sink)
-            }
-            _ => bail!("feed-forward: the tape is another layer's"),
-        }
-    }
-}
-
-impl Mixture {
-    fn run(&self, h: Tensor, residual: &Tensor) -> Result<(Tensor, FeedForwardTape)> {
-        let routes = Routes::new(&ops::linear(&h, &self.router)?, self.per_row, self.normalize)?;
-        let mut sum = vec![0.0; h.elem_count()];
-        let mut visits = Vec::new();
-        for (e, expert) in self.experts.iter().enumerate() {
-            let visit = routes.visit(e);
-            if !visit.rows.is_empty() {
-                let tape = expert.inner(ops::gather_rows(&h, &visit.rows)?)?;
-                let y = ops::linear(&tape.gated, &expert.down)?;
-                routes.add(&visit, &y, &mut sum)?;
-                visits.push((e, visit, tape, y));
-            }
-        }
-        let sum = Tensor::from_vec(sum, h.shape(), &Device::Cpu)?;
-        Ok((ops::sum(&[residual, &sum])?, FeedForwardTape(Kind::Experts { h, routes, visits })))
-    }
-
-    fn back(
+    /// The gradient of `h`, given that of the part's result.
+    pub(super) fn back(
         &self,
         h: &Tensor,
-        routes: &Routes,
-        visits: &[(usize, Visit, GatedTape, Tensor)],
+        tape: &FeedForwardTape,
         grad: &Tensor,
         sink: &mut Sink<'_>,
     ) -> Result<Tensor> {
-        let (grad, mut dweights) = (grad.contiguous()?, vec![0.0; routes.slots()]);
-        let mut dh = h.zeros_like()?;
-        let mut at = visits.iter().peekable();
-        for (e, expert) in self.experts.iter().enumerate() {
-            let prefix = format!("mlp.experts.{e}");
-            let Some((_, visit, tape, y)) = at.next_if(|(visited, ..)| *visited == e) else {
-                // No row went through it: its tensors have gradients all the same, of zeros.
-                for (name, weight) in [("gate_proj", &expert.gate), ("up_proj", &expert.up), ("down_proj", &expert.down)] {
-                    sink.put(&format!("{prefix}.{name}"), weight.zeros_like()?);
-                }
-                continue;
-            };
-            let dy = routes.add_gradient(visit, y, &grad, &mut dweights)?;
-            let dx = expert.back(&prefix, tape, &dy, sink)?;
-            dh = ops::gather_gradient(&visit.rows, &dh, &dx)?;
+        match (self, tape) {
+            (Self::Dense(layer), FeedForwardTape::Dense(tape)) => layer.back("mlp", h, tape, grad, sink),
+            (Self::Experts(mixture), FeedForwardTape::Experts(tape)) => mixture.back(h, tape, grad, sink),
+            _ => bail!("feed-forward: the tape is another layer's"),
         }
-        let from_router = sink.linear("mlp.gate", h, &self.router, &routes.gradient(&dweights)?)?;
-        ops::sum(&[&dh, &from_router])
     }
 }
