@@ -92,7 +92,7 @@ fn decode(decoder: Decoder) -> Result<(), PolicyError> {
         let request = |row: u64, max_tokens| Request {
             row,
             context: &contexts[row as usize],
-            sampler: Sampler { temperature: 1.0, max_tokens },
+            sampler: Sampler::whole(1.0, max_tokens),
             window: 2048,
             key: SampleKey([row as u8; 32]),
         };

@@ -134,8 +134,7 @@ impl Config {
             "vocab_size does not fit 32 bits"
         } else if self.experts.is_some() != (self.architecture == Architecture::Qwen3Moe) {
             "Qwen3Moe models have experts, and no other does"
-        } else if let Some(fault) =
-            self.experts.as_ref().and_then(Experts::fault).or_else(|| self.rope_scaling.fault())
+        } else if let Some(fault) = self.experts.as_ref().and_then(Experts::fault).or_else(|| self.rope_scaling.fault())
         {
             fault
         } else {

@@ -40,10 +40,7 @@ impl Decoder {
         Self::from_files(config, weights::read(dir)?)
     }
 
-    fn from_files(
-        config: Config,
-        (tensors, version): (BTreeMap<String, Tensor>, u64),
-    ) -> Result<Self, PolicyError> {
+    fn from_files(config: Config, (tensors, version): (BTreeMap<String, Tensor>, u64)) -> Result<Self, PolicyError> {
         let tensors = weights::canonical(&config, tensors)?;
         let mut decoder = Self::new(config, tensors)?;
         decoder.version = version;

@@ -32,7 +32,10 @@ pub enum PolicyError {
         reason: String,
     },
     /// The model is of a kind that is not implemented.
-    #[error("model architecture {name} is not supported; supported are the Llama and Qwen3 families: LlamaForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, and the text parts of Qwen3VLForConditionalGeneration and Qwen3VLMoeForConditionalGeneration")]
+    #[error(
+        "model architecture {name} is not supported; supported are LlamaForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, \
+         and the text parts of Qwen3VLForConditionalGeneration and Qwen3VLMoeForConditionalGeneration"
+    )]
     Architecture {
         /// The architecture's name in `config.json`.
         name: String,

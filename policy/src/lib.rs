@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod chat;
+mod completion;
 mod config;
 mod decoder;
 mod error;
@@ -22,6 +23,8 @@ mod ops;
 mod packed;
 mod parallel;
 mod pass;
+mod pool;
+mod quantized;
 mod sample;
 mod sampling;
 mod template;
@@ -30,6 +33,7 @@ mod trie;
 mod weights;
 
 pub use chat::{Chat, ChatFiles};
+pub use completion::Stops;
 pub use config::{Architecture, Config, Experts, RopeScaling};
 pub use decoder::{Decoder, TokenScores};
 pub use error::PolicyError;
@@ -39,6 +43,7 @@ pub use mini::{MINI, mini, mini_chat};
 pub use packed::{Packed, PackedSequence};
 pub use parallel::side_by_side;
 pub use pass::{Pass, PassOptions};
+pub use quantized::QuantizedPolicy;
 pub use sample::{Completion, Identity, Policy, Request, SampleKey, Sampler, Stop};
 pub use train_tokenizer::{TokenizerSpec, train_tokenizer};
 pub use trie::distinct_tokens;

@@ -1,8 +1,8 @@
 //! Chat templates as models ship them: Jinja, rendered in a sandbox with bounded work.
 
 use crate::PolicyError;
-use minijinja::value::Value;
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind, context};
 
 /// Work that one rendering may take: about one unit for an instruction and one for 64 bytes of data.
@@ -52,8 +52,7 @@ impl Template {
 
     /// The text of a conversation; with `open`, up to where the assistant speaks next.
     pub(crate) fn render(&self, messages: &[Message<'_>], open: bool) -> Result<String, PolicyError> {
-        let messages: Vec<Value> =
-            messages.iter().map(|m| context! { role => m.role, content => m.content }).collect();
+        let messages: Vec<Value> = messages.iter().map(|m| context! { role => m.role, content => m.content }).collect();
         let values = context! {
             messages => messages, add_generation_prompt => open, bos_token => &self.bos,
             eos_token => &self.eos,

@@ -150,7 +150,10 @@ fn refuse_unsupported(raw: &Raw) -> Result<(), PolicyError> {
     }
     if let Some(config) = raw.quantization_config.as_ref().filter(|config| !config.is_null()) {
         let method = config["quant_method"].as_str().unwrap_or("present");
-        return refuse("quantization_config", format!("{method} (only unquantized weights or a GGUF file can be read)"));
+        return refuse(
+            "quantization_config",
+            format!("{method} (only unquantized weights or a GGUF file can be read)"),
+        );
     }
     for (setting, on) in [
         ("attention_bias", raw.attention_bias),

@@ -76,9 +76,8 @@ impl<'a> Metadata<'a> {
         let rope_theta = self.number_or("rope.freq_base")?.unwrap_or(10_000.0);
         let config = Config {
             architecture: self.architecture,
-            vocab_size: rows(content, "token_embd.weight").ok_or_else(|| {
-                broken(self.path, "it has no tensor token_embd.weight".to_owned())
-            })?,
+            vocab_size: rows(content, "token_embd.weight")
+                .ok_or_else(|| broken(self.path, "it has no tensor token_embd.weight".to_owned()))?,
             hidden_size,
             intermediate_size: self
                 .count_or("feed_forward_length")?

@@ -62,12 +62,8 @@ impl Steps {
     /// The steps that llama.cpp knows under a name. Its own default, for names that it does not know, is wrong for most of
     /// them, so such a name is refused.
     fn named(path: &Path, name: &str) -> Result<Self, PolicyError> {
-        let bytes = |use_regex: bool| {
-            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
-        };
-        let split = |pattern: String| {
-            json!([{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, bytes(false)])
-        };
+        let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
+        let split = |pattern: String| json!([{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, bytes(false)]);
         let words = |digits: &str| {
             format!(
                 r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -32,8 +32,14 @@ impl Routes {
             bail!("experts: {per_row} of {experts} for a row");
         }
         with_numbers([logits], "experts", |[logits]| {
-            let mut routes =
-                Self { experts, per_row, normalize, probabilities: Vec::new(), chosen: Vec::new(), weights: Vec::new() };
+            let mut routes = Self {
+                experts,
+                per_row,
+                normalize,
+                probabilities: Vec::new(),
+                chosen: Vec::new(),
+                weights: Vec::new(),
+            };
             logits.chunks_exact(experts).for_each(|row| routes.push(row));
             Ok(routes)
         })

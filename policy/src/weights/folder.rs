@@ -32,7 +32,9 @@ pub(crate) fn read(dir: &Path) -> Result<(BTreeMap<String, Tensor>, u64), Policy
     let (mut all, mut version) = (BTreeMap::new(), 0);
     for (shard, named) in shards {
         if Path::new(shard).file_name().is_none_or(|name| name != shard) {
-            return Err(PolicyError::Weights { reason: format!("{INDEX} names {shard:?}, which is not a file beside it") });
+            return Err(PolicyError::Weights {
+                reason: format!("{INDEX} names {shard:?}, which is not a file beside it"),
+            });
         }
         let (tensors, stated) = parse(&files::read_named(dir, shard)?)?;
         version = version.max(stated);

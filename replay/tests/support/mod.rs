@@ -197,7 +197,7 @@ impl Recorder<'_> {
         let shift = u32::from(self.recording.broken_prefix && rollout == 0 && step == 1);
         extend(bodies, path, step, (role, text), context, &ids, shift);
         let key = SampleKey(Digest::of(format!("{rollout} {path} {step}").as_bytes()).0);
-        let sampler = Sampler { temperature: 1.0, max_tokens: 3 + step * 4 };
+        let sampler = Sampler::whole(1.0, 3 + step * 4);
         let request = Request { row: self.rows, context, sampler, window: 512, key };
         let completion = self.policy.sample(&[request]).unwrap().remove(0);
         self.policy.release(self.rows);
