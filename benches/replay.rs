@@ -125,7 +125,7 @@ fn replay(c: &mut Criterion) {
     let mini = tempfile::tempdir().unwrap();
     let policy = rao_policy::mini().unwrap();
     let chat = Arc::new(policy.chat().clone());
-    let sampler = Sampler { temperature: 1.0, max_tokens: config().max_tokens };
+    let sampler = Sampler::whole(1.0, config().max_tokens);
     let mut actor = Sampled::new(Box::new(policy), chat, sampler, config().context);
     let recording = record_in(mini.path(), 8, &mut actor);
     let (reader, _) = Reader::open(mini.path()).unwrap();

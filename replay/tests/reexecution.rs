@@ -71,7 +71,7 @@ fn sampled(seed: u64) -> Box<dyn Actor> {
     );
     let decoder = Decoder::init(Config::from_json(json.as_bytes()).unwrap(), seed).unwrap();
     let policy = LocalPolicy::new("random", decoder, chat.clone(), Limits::default()).unwrap();
-    let sampler = Sampler { temperature: 1.0, max_tokens: config().max_tokens };
+    let sampler = Sampler::whole(1.0, config().max_tokens);
     Box::new(Sampled::new(Box::new(policy), Arc::new(chat), sampler, config().context))
 }
 

@@ -74,7 +74,7 @@ impl Loaded {
         match self {
             Loaded::Scripted(script, _) => Box::new(Scripted::new(script, chat)),
             Loaded::Local(policy, _) => {
-                let sampler = Sampler { temperature: config.temperature, max_tokens: config.max_tokens };
+                let sampler = Sampler::whole(config.temperature, config.max_tokens);
                 Box::new(Sampled::new(policy, chat, sampler, config.context))
             }
             Loaded::Served(served, _) => Box::new(ServedActor::new(*served, config)),

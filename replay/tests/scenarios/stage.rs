@@ -2,16 +2,6 @@
 
 use rao_engine::Actor;
 use rao_engine::record::Plan;
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
-use rao_engine::record::{Plan, Recorded, record, resume};
-use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Sampled, Scripted};
-use rao_envs::judge::Panel;
-use rao_envs::textcraft::{TextCraft, TextCraftConfig};
-use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
-use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
 use rao_replay::check::{Check, Checked, Means, Request, replay_rollout};
 use rao_store::{EventSource, RolloutId, RunId, Seq, Stream};
 
