@@ -171,7 +171,7 @@ fn fields(kind: Kind) -> &'static [(&'static str, Shape)] {
             ("logprobs", List(&Float)),
             ("logprob_kind", Words(&["Absent", "Model", "Served", "Sampled", "Unknown"])),
             ("sampler", SAMPLER),
-            ("stop", Words(&["CellEnd", "EndOfTurn", "MaxTokens", "Window", "Scripted", "Server"])),
+            ("stop", Words(&["CellEnd", "EndOfTurn", "MaxTokens", "Window", "Scripted", "Server", "Asked"])),
             ("policy_version", Count),
         ],
         Kind::CellStarted => &[("node", Node), ("step", Count), ("code", Text)],

@@ -189,20 +189,23 @@ impl Actor for Sampled {
             })
             .collect();
         let completions = self.policy.sample(&requests)?;
-        let sampler = SamplerSettings::whole(self.sampler.temperature, self.sampler.max_tokens);
+        let Sampler { temperature, max_tokens, top_p, top_k } = self.sampler;
+        let sampler = SamplerSettings { temperature, max_tokens, top_p, top_k };
+        let logprob_kind = if self.sampler.leaves_out() { LogProbKind::Sampled } else { LogProbKind::Model };
         Ok(completions
             .into_iter()
             .map(|completion| Action {
                 text: self.chat.decode(&completion.tokens),
                 tokens: completion.tokens.into_iter().map(TokenId).collect(),
                 logprobs: completion.logprobs.into_iter().map(LogProb).collect(),
-                logprob_kind: LogProbKind::Model,
+                logprob_kind,
                 sampler,
                 stop: match completion.stop {
                     Stop::CellEnd => StopReason::CellEnd,
                     Stop::EndOfTurn => StopReason::EndOfTurn,
                     Stop::MaxTokens => StopReason::MaxTokens,
                     Stop::Window => StopReason::Window,
+                    Stop::Asked => StopReason::Asked,
                 },
             })
             .collect())

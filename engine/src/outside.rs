@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rao_envs::{Args, Assessment, Detached, Ending, Episode, Goal, ToolResult};
 use rao_envs::judge::{Panel, Ruling};
+use rao_envs::{Args, Assessment, Detached, Ending, Episode, Goal, ToolResult};
 use rao_policy::Chat;
 use rao_store::event::{Body, CallIssued, Event, StopReason};
 use rao_store::{NodePath, TokenId};

@@ -204,6 +204,10 @@ macro_rules! read_only {
         fn sync_dir(&self, _: &Path) -> io::Result<()> {
             refused()
         }
+
+        fn remove(&self, _: &Path) -> io::Result<()> {
+            refused()
+        }
     };
 }
 

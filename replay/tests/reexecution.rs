@@ -37,6 +37,7 @@ fn config() -> EngineConfig {
         scheduler: Scheduler::Rounds,
         ancestors: false,
         judges: None,
+        top_p: 1.0,
     }
 }
 

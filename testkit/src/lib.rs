@@ -117,7 +117,7 @@ pub fn sampled(seed: u64) -> Box<dyn Actor> {
     );
     let decoder = Decoder::init(Config::from_json(json.as_bytes()).unwrap(), seed).unwrap();
     let policy = LocalPolicy::new("random", decoder, chat.clone(), Limits::default()).unwrap();
-    let sampler = Sampler { temperature: 1.0, max_tokens: config().max_tokens };
+    let sampler = Sampler::whole(1.0, config().max_tokens);
     Box::new(Sampled::new(Box::new(policy), Arc::new(chat), sampler, config().context))
 }
 
@@ -126,7 +126,7 @@ pub fn sampled(seed: u64) -> Box<dyn Actor> {
 pub fn mini(config: &EngineConfig) -> Box<dyn Actor> {
     let policy = rao_policy::mini().unwrap();
     let chat = Arc::new(policy.chat().clone());
-    let sampler = Sampler { temperature: config.temperature, max_tokens: config.max_tokens };
+    let sampler = Sampler::whole(config.temperature, config.max_tokens);
     Box::new(Sampled::new(Box::new(policy), chat, sampler, config.context))
 }
 

@@ -30,7 +30,7 @@ pub(super) fn of(body: &Body) -> u16 {
 fn fits_first(action: &ActionSampled) -> bool {
     action.sampler.is_whole()
         && matches!(action.logprob_kind, LogProbKind::Absent | LogProbKind::Model)
-        && action.stop != StopReason::Server
+        && !matches!(action.stop, StopReason::Server | StopReason::Asked)
 }
 
 /// Layout 1 of `action_sampled`.
@@ -161,6 +161,7 @@ mod tests {
             (action(LogProbKind::Sampled, 0.5, StopReason::CellEnd), 2),
             (action(LogProbKind::Unknown, 1.0, StopReason::CellEnd), 2),
             (action(LogProbKind::Absent, 1.0, StopReason::Server), 2),
+            (action(LogProbKind::Absent, 1.0, StopReason::Asked), 2),
         ] {
             assert_eq!(body.version(), layout);
             let bytes = body.encode().unwrap();

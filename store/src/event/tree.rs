@@ -134,6 +134,8 @@ pub enum StopReason {
     Scripted,
     /// A server ended it by itself, such as at an end token that the chat format does not know.
     Server,
+    /// A stop text or stop id that was asked for.
+    Asked,
 }
 
 /// The policy's completion, exactly as sampled.
