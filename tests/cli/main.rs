@@ -6,6 +6,7 @@ mod common;
 mod compare;
 mod cpython;
 mod damage;
+mod deepdive;
 mod doctor;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
@@ -13,6 +14,7 @@ mod errors;
 mod fake;
 mod forks;
 mod help;
+mod minecraft;
 mod mini;
 mod official;
 mod record_and_read;
