@@ -1,6 +1,7 @@
 //! The engine's settings: everything besides policy, environment and seed that decides a rollout.
 
 use rao_envs::PromptStyle;
+use rao_envs::judge::{JudgeIdentity, Panel};
 use serde::{Deserialize, Serialize};
 
 use crate::repl::CellLimits;
@@ -44,6 +45,36 @@ pub struct EngineConfig {
     pub lambda: f64,
     /// Limits of a cell.
     pub cell: CellLimits,
+    /// Whether a node's first prompt shows its ancestors' goals.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ancestors: bool,
+    /// Who judges what the environment does not judge itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judges: Option<Judges>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over by reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// The judges' identities.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Judges {
+    /// Who judges roots.
+    pub root: JudgeIdentity,
+    /// Who judges children.
+    pub child: JudgeIdentity,
+}
+
+impl Judges {
+    /// The identities of a panel's judges.
+    #[must_use]
+    pub fn of(panel: &Panel) -> Self {
+        let (root, child) = panel.identities();
+        Judges { root, child }
+    }
 }
 
 impl EngineConfig {

@@ -24,7 +24,7 @@ mod sink;
 mod tree;
 
 pub use actor::{Action, Actor, Ask, Sampled, Scripted};
-pub use config::{BudgetModel, EngineConfig};
+pub use config::{BudgetModel, EngineConfig, Judges};
 pub use error::EngineError;
 pub use outside::{Asking, CallSite, Extension, Live, Outside, absorb, prompt_text, prompt_texts};
 pub use rollout::{FINISH, LAUNCH, Need, Parts, Rollout, cell_output, reward};

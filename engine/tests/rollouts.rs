@@ -56,6 +56,8 @@ fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.25,
         cell: CellLimits::default(),
+        ancestors: false,
+        judges: None,
     }
 }
 

@@ -110,7 +110,12 @@ impl From<PolicyError> for Failure {
 impl From<EnvError> for Failure {
     fn from(error: EnvError) -> Self {
         let code = match error {
-            EnvError::UnknownPreset { .. } | EnvError::TooFewTasks { .. } | EnvError::Setting { .. } => Code::Usage,
+            EnvError::UnknownPreset { .. }
+            | EnvError::TooFewTasks { .. }
+            | EnvError::Setting { .. }
+            | EnvError::UnknownEnvironment { .. }
+            | EnvError::UnknownOption { .. }
+            | EnvError::NeedsData { .. } => Code::Usage,
             _ => Code::Other,
         };
         Failure::new(code, error.to_string())

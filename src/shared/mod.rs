@@ -5,6 +5,7 @@ pub(crate) mod credit;
 pub(crate) mod exit;
 pub(crate) mod forks;
 pub(crate) mod json;
+pub(crate) mod judges;
 pub(crate) mod layers;
 pub(crate) mod open;
 pub(crate) mod out;

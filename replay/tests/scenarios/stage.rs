@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use rao_engine::record::{Plan, Recorded, record, resume};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
 use rao_engine::{Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Sampled, Scripted};
+use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
@@ -31,6 +32,8 @@ pub(crate) fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.5,
         cell: CellLimits::default(),
+        ancestors: false,
+        judges: None,
     }
 }
 
@@ -42,7 +45,7 @@ pub(crate) fn plan(tasks: usize, group_size: u32, config: EngineConfig) -> Plan 
     let env = env();
     let selection = Selection { presets: vec!["tiny".into()], split: Split::Train, count: Some(tasks), seed: 3 };
     let tasks = env.tasks(&selection).unwrap();
-    Plan { env, tasks, group_size, config, seed: 11, only: None, width: 8 }
+    Plan { env, tasks, group_size, config, seed: 11, only: None, width: 8, panel: Panel::default() }
 }
 
 /// A log without sled: these tests open many and are not about it.
