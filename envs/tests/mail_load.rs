@@ -1,5 +1,7 @@
 //! Mailboxes and questions from files, whole and damaged.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not exempt by configuration")]
+
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
@@ -53,8 +55,14 @@ fn damaged_tables_are_refused_with_file_and_row() {
         (r#"{"message_id": "<3>", "from": "a@x"}"#, "line 2: `date` is missing"),
         (r#"{"message_id": "<3>", "from": "a@x", "date": "soon"}"#, "line 2: `date` must be a date such as"),
         (r#"{"message_id": "<3>", "date": "2031-01-01"}"#, "line 2: `from` is missing"),
-        (r#"{"message_id": 3, "from": "a@x", "date": "2031-01-01"}"#, "line 2: `message_id` must be text, not a whole number"),
-        (r#"{"message_id": "<3>", "from": "a@x", "date": "2031-01-01", "to": [1]}"#, "line 2: `to` must be a list of texts"),
+        (
+            r#"{"message_id": 3, "from": "a@x", "date": "2031-01-01"}"#,
+            "line 2: `message_id` must be text, not a whole number",
+        ),
+        (
+            r#"{"message_id": "<3>", "from": "a@x", "date": "2031-01-01", "to": [1]}"#,
+            "line 2: `to` must be a list of texts",
+        ),
     ];
     for (row, reason) in rows {
         write(place.path(), "bad.jsonl", &format!("{good}\n{row}\n"));
@@ -150,7 +158,8 @@ const MESSAGE: &str = "From: Ann <Ann@X.example>\r\nTo: Bo <bo@x.example>, cy@x.
 #[test]
 fn mbox_and_maildir_hold_the_same_mail() {
     let place = tempfile::tempdir().unwrap();
-    let plain = "From: bo@x.example\nTo: ann@x.example\nSubject: Second\nDate: Thu, 15 May 2031 08:00:00 +0000\n\nHello\n";
+    let plain =
+        "From: bo@x.example\nTo: ann@x.example\nSubject: Second\nDate: Thu, 15 May 2031 08:00:00 +0000\n\nHello\n";
     let undated = "From: bo@x.example\nSubject: Third\n\nNo date\n";
     let html = "From: cy@x.example\nTo: ann@x.example\nSubject: Rich\nDate: Fri, 16 May 2031 08:00:00 +0000\nMessage-ID: <h@x>\nContent-Type: text/html\n\n<p>Some <b>bold</b> words</p>\n";
     let mut mbox = String::new();
@@ -201,7 +210,8 @@ fn select(mail: &Mail, split: Split, presets: &[&str]) -> Vec<String> {
 }
 
 fn open(place: &Path) -> Result<Mail, String> {
-    Mail::new(MailConfig { data: Some(place.to_path_buf()), ..MailConfig::default() }).map_err(|error| error.to_string())
+    Mail::new(MailConfig { data: Some(place.to_path_buf()), ..MailConfig::default() })
+        .map_err(|error| error.to_string())
 }
 
 #[test]
@@ -222,7 +232,10 @@ fn questions_come_in_the_real_columns() {
         (r#"{"question": "x"}"#, "line 1: `id` is missing"),
         (r#"{"id": "7", "question": "x"}"#, "line 1: `id` must be a whole number, not text"),
         (r#"{"id": 7, "message_ids": [], "question": "x"}"#, "`message_ids` names no mail"),
-        (r#"{"id": 7, "message_ids": ["<1>"], "question": "x", "answer": "y", "inbox_address": "z"}"#, "`query_date` is missing"),
+        (
+            r#"{"id": 7, "message_ids": ["<1>"], "question": "x", "answer": "y", "inbox_address": "z"}"#,
+            "`query_date` is missing",
+        ),
     ] {
         write(place.path(), "questions-train.jsonl", row);
         let said = open(place.path()).unwrap_err();
@@ -230,7 +243,8 @@ fn questions_come_in_the_real_columns() {
     }
     write(place.path(), "questions-train.jsonl", &QUESTIONS.lines().nth(1).unwrap().replace("<1>", "<9>"));
     assert!(open(place.path()).unwrap_err().contains("none of its questions is about a mail in the mailbox"));
-    let config = MailConfig { data: Some(place.path().into()), questions: QuestionSource::Generated, ..MailConfig::default() };
+    let config =
+        MailConfig { data: Some(place.path().into()), questions: QuestionSource::Generated, ..MailConfig::default() };
     assert!(Mail::new(config).unwrap().questions().is_none());
 }
 

@@ -1,5 +1,7 @@
 //! `search_emails` and `read_email`: a table of what upstream does, and a comparison with a model that looks at every mail.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not exempt by configuration")]
+
 use proptest::prelude::*;
 use rao_envs::mail::{Email, Mailbox, Search, SearchError};
 
@@ -57,11 +59,19 @@ fn searches_as_upstream_answers_them() {
         (Search { from_addr: Some("bo@x".into()), ..base() }, &["4", "2"], "from"),
         (Search { from_addr: Some("bo".into()), ..base() }, &[], "addresses are whole"),
         (Search { to_addr: Some("di@x".into()), ..base() }, &["4"], "copies are sent to as well"),
-        (Search { to_addr: Some("ann@x".into()), ..base() }, &["4", "5", "2"], "blind copies too, in any case of letters"),
+        (
+            Search { to_addr: Some("ann@x".into()), ..base() },
+            &["4", "5", "2"],
+            "blind copies too, in any case of letters",
+        ),
         (Search { sent_after: Some("2031-03-01".into()), ..base() }, &["4", "5"], "the first day is included"),
         (Search { sent_before: Some("2031-03-01".into()), ..base() }, &["2", "1"], "the last day is not"),
         (Search { max_results: Some(1), ..base() }, &["4"], "as many as wanted"),
-        (Search { sent_after: Some("03/01/2031".into()), ..base() }, &["4", "5", "2", "1"], "dates are compared as text"),
+        (
+            Search { sent_after: Some("03/01/2031".into()), ..base() },
+            &["4", "5", "2", "1"],
+            "dates are compared as text",
+        ),
     ];
     for (search, expected, why) in rows {
         assert_eq!(ids(&mailbox, &search), expected, "{why}: {search:?}");
@@ -126,9 +136,10 @@ fn model(emails: &[Email], inbox: &str, search: &Search) -> Vec<String> {
         .filter(|email| email.from_address == inbox || email.recipients().any(|address| address == inbox))
         .filter(|email| {
             let fields = [split(&email.subject), split(&email.body)];
-            keywords.iter().filter(|keyword| !keyword.is_empty()).all(|keyword| {
-                fields.iter().any(|field| field.windows(keyword.len()).any(|window| window == keyword))
-            })
+            keywords
+                .iter()
+                .filter(|keyword| !keyword.is_empty())
+                .all(|keyword| fields.iter().any(|field| field.windows(keyword.len()).any(|window| window == keyword)))
         })
         .filter(|email| search.from_addr.as_ref().is_none_or(|from| email.from_address == *from))
         .filter(|email| search.to_addr.as_ref().is_none_or(|to| email.recipients().any(|address| address == to)))

@@ -1,11 +1,13 @@
 //! Generated questions, the scripted policies and the verdicts, without Python: moves are carried out as their cells would.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not exempt by configuration")]
+
 use std::collections::BTreeSet;
 
 use rao_envs::mail::{Mail, MailConfig, MailEpisode, Move, NO_ANSWER, Query, ReadScope, RewardKind, Search};
 use rao_envs::{
-    Act, Args, Assessment, Ending, Environment, Episode, Goal, Judgement, Script, Selection, Split, Task, ToolResult, Turn,
-    Value,
+    Act, Args, Assessment, Ending, Environment, Episode, Goal, Judgement, Script, Selection, Split, Task, ToolResult,
+    Turn, Value,
 };
 use serde_json::{Value as Json, json};
 
@@ -124,7 +126,7 @@ fn the_oracle_answers_every_generated_question() {
     let mut templates = BTreeSet::new();
     let mut unanswerable = 0;
     for (preset, needed) in [("easy", 0..=1), ("medium", 0..=3), ("hard", 0..=24)] {
-        let tasks = select(&env, preset, Split::Train, 150, 7);
+        let tasks = select(&env, preset, Split::Train, 120, 7);
         for task in &tasks {
             let ids = task.body["message_ids"].as_array().unwrap().len();
             assert!(needed.contains(&ids), "{task:?}");
@@ -143,11 +145,23 @@ fn the_oracle_answers_every_generated_question() {
         }
     }
     let all = [
-        "amount", "cc", "count", "day", "largest", "phone", "reply-cc", "sent", "subject", "sum", "thread-first",
-        "thread-last", "time", "to",
+        "amount",
+        "cc",
+        "count",
+        "day",
+        "largest",
+        "phone",
+        "reply-cc",
+        "sent",
+        "subject",
+        "sum",
+        "thread-first",
+        "thread-last",
+        "time",
+        "to",
     ];
     assert_eq!(templates.into_iter().collect::<Vec<_>>(), all, "every form is asked");
-    assert!((20..150).contains(&unanswerable), "{unanswerable} of 450 have no answer");
+    assert!((20..120).contains(&unanswerable), "{unanswerable} of 360 have no answer");
 }
 
 #[test]
@@ -156,7 +170,7 @@ fn delegation_keeps_every_context_small() {
     let tasks = select(&env, "hard", Split::Val, 30, 3);
     let widest = |recursive| tasks.iter().map(|task| solve(&env, task, recursive).1.widest).max().unwrap();
     let (divided, alone) = (widest(true), widest(false));
-    assert!(divided < 9_000 && alone > 16_000, "{divided} bytes against {alone}");
+    assert!(divided < 12_000 && alone > 20_000, "{divided} bytes against {alone}");
 }
 
 #[test]
@@ -167,7 +181,8 @@ fn tasks_are_the_same_everywhere_and_splits_never_meet() {
     assert_eq!(train, select(&mail(MailConfig::default()), "easy", Split::Train, 60, 1));
     assert_eq!(train[..10], select(&env, "easy", Split::Train, 10, 1));
     assert_ne!(train, take(Split::Train, 2));
-    let inboxes = |tasks: &[Task]| -> BTreeSet<String> { tasks.iter().map(|task| task.body["inbox"].to_string()).collect() };
+    let inboxes =
+        |tasks: &[Task]| -> BTreeSet<String> { tasks.iter().map(|task| task.body["inbox"].to_string()).collect() };
     let (train_inboxes, val_inboxes) = (inboxes(&train), inboxes(&take(Split::Val, 1)));
     assert!(train_inboxes.is_disjoint(&val_inboxes) && val_inboxes.len() <= 8 && train_inboxes.len() > 8);
     let ids: BTreeSet<&str> = train.iter().map(|task| task.id.as_str()).collect();
@@ -204,7 +219,8 @@ fn a_mailbox_of_ones_own_is_asked_about_too() {
     let own = mail(MailConfig { data: Some(place.path().to_path_buf()), ..MailConfig::default() });
     let train = select(&own, "easy", Split::Train, 20, 0);
     let val = select(&own, "easy", Split::Val, 10, 0);
-    let texts = |tasks: &[Task]| -> BTreeSet<String> { tasks.iter().map(|task| task.body["question"].to_string()).collect() };
+    let texts =
+        |tasks: &[Task]| -> BTreeSet<String> { tasks.iter().map(|task| task.body["question"].to_string()).collect() };
     assert!(texts(&train).is_disjoint(&texts(&val)), "few inboxes are shared, the questions divided");
     for task in train.iter().chain(&val) {
         assert_eq!(solve(&own, task, true).0.score, 1.0, "{:?}", task.body);
@@ -267,7 +283,8 @@ fn free_text_goes_to_a_judge() {
 #[test]
 fn the_original_reward_is_kept_beside_its_place_in_the_unit_interval() {
     let env = mail(MailConfig::default());
-    let task = select(&env, "easy", Split::Train, 40, 5).into_iter().find(|task| task.body["answer"] != NO_ANSWER).unwrap();
+    let task =
+        select(&env, "easy", Split::Train, 40, 5).into_iter().find(|task| task.body["answer"] != NO_ANSWER).unwrap();
     let (truth, ids) = (task.body["answer"].as_str().unwrap(), &task.body["message_ids"]);
     let config = || MailConfig { reward: RewardKind::ArtE, ..MailConfig::default() };
     let act = |action: &str, output: &str| Act { action: action.to_owned(), output: output.to_owned() };
@@ -280,7 +297,7 @@ fn the_original_reward_is_kept_beside_its_place_in_the_unit_interval() {
         (raw * 1_000.0).round() / 1_000.0
     };
     // Nothing was searched or read: 0.1 for no invalid id, 0.1 for right sources.
-    assert_eq!(raw(finished(truth, ids), &[fine(), fine()]), 1.0 + 0.3 + 0.1 + 0.08);
+    assert_eq!(raw(finished(truth, ids), &[fine(), fine()]), 1.48);
     assert_eq!(raw(finished("1999-01-01", ids), &[fine()]), -0.8);
     assert_eq!(raw(finished(NO_ANSWER, &json!([])), &[fine()]), 0.1);
     assert_eq!(raw(None, &[fine()]), 0.1);
@@ -294,11 +311,13 @@ fn the_original_reward_is_kept_beside_its_place_in_the_unit_interval() {
 #[test]
 fn children_are_judged_by_the_form_of_their_goal_and_for_waste() {
     let env = mail(MailConfig::default());
-    let task = select(&env, "hard", Split::Train, 60, 5).into_iter().find(|task| query(task).template() == "sum").unwrap();
+    let task =
+        select(&env, "hard", Split::Train, 60, 5).into_iter().find(|task| query(task).template() == "sum").unwrap();
     let mut world = env.open_mailbox(&task).unwrap();
     let goal = world.root_goal();
     world.enter(&[0], &goal);
-    let delegate = |world: &mut MailEpisode, text: &str| world.delegate(&[0], &Args::positional([Value::str(text)])).unwrap();
+    let delegate =
+        |world: &mut MailEpisode, text: &str| world.delegate(&[0], &Args::positional([Value::str(text)])).unwrap();
     let Query::Sum { mails } = query(&task) else { panic!("a sum") };
     let part = Query::Fact { fact: rao_envs::mail::Fact::Amount, mail: mails[0].clone() };
     let gold = part.answer(world.mailbox(), world.inbox()).unwrap();
@@ -307,9 +326,15 @@ fn children_are_judged_by_the_form_of_their_goal_and_for_waste() {
     let judge = |world: &mut MailEpisode, node: &[u32], value: Value, history: &[Act]| {
         world.verify(node, &Ending { value: Some(&value), history, error: None }).judged().unwrap()
     };
-    for right in [Value::str(&gold.answer), finished(&gold.answer, &json!([])).unwrap(), Value::Str(format!("${}", gold.answer))] {
+    for right in
+        [Value::str(&gold.answer), finished(&gold.answer, &json!([])).unwrap(), Value::Str(format!("${}", gold.answer))]
+    {
         let judgement = judge(&mut world, &[0, 0], right.clone(), &[]);
-        assert_eq!((judgement.score, &judgement.evidence["template"]), (1.0, &json!("amount")), "{right:?}: {judgement:?}");
+        assert_eq!(
+            (judgement.score, &judgement.evidence["template"]),
+            (1.0, &json!("amount")),
+            "{right:?}: {judgement:?}"
+        );
     }
     assert_eq!(judge(&mut world, &[0, 0], Value::str("1"), &[]).score, 0.0);
     let refused = Act {
@@ -355,7 +380,12 @@ fn the_tools_raise_what_python_would() {
     world.enter(&[0], &goal);
     let strings = |items: &[&str]| Value::List(items.iter().map(|&item| Value::str(item)).collect());
     let rows = [
-        ("search_emails", Args::default(), "TypeError", "search_emails() missing 1 required positional argument: 'keywords'"),
+        (
+            "search_emails",
+            Args::default(),
+            "TypeError",
+            "search_emails() missing 1 required positional argument: 'keywords'",
+        ),
         ("search_emails", Args::positional([strings(&[])]), "ValueError", "No keywords provided for search."),
         ("search_emails", Args::positional([Value::None]), "ValueError", "No keywords provided for search."),
         (
@@ -364,8 +394,18 @@ fn the_tools_raise_what_python_would() {
             "ValueError",
             "max_results must be less than or equal to 10.",
         ),
-        ("search_emails", Args::positional([Value::str("x")]), "TypeError", "keywords must be a list of strings, got str"),
-        ("search_emails", Args::positional([Value::List(vec![Value::Int(1)])]), "TypeError", "keywords must be a list of strings"),
+        (
+            "search_emails",
+            Args::positional([Value::str("x")]),
+            "TypeError",
+            "keywords must be a list of strings, got str",
+        ),
+        (
+            "search_emails",
+            Args::positional([Value::List(vec![Value::Int(1)])]),
+            "TypeError",
+            "keywords must be a list of strings",
+        ),
         (
             "search_emails",
             Args::positional([strings(&["x"])]).with("sent_after", Value::Int(2031)),
@@ -424,7 +464,14 @@ fn a_world_that_took_over_logged_calls_judges_alike() {
     let verdict = |world: &mut MailEpisode| world.verify(&[0], &Ending::with(value.as_ref())).judged().unwrap();
     assert_eq!(verdict(&mut live), verdict(&mut taken));
     let turn = Turn {
-        node: &[0], goal: &goal, step: 1, budget: 15, max_depth: 3, recursive: true, observation: None, seed: 1,
+        node: &[0],
+        goal: &goal,
+        step: 1,
+        budget: 15,
+        max_depth: 3,
+        recursive: true,
+        observation: None,
+        seed: 1,
     };
     for script in [Script::Oracle, Script::Noisy] {
         assert_eq!(live.scripted(script, &turn), taken.scripted(script, &turn));

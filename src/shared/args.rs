@@ -40,6 +40,8 @@ impl ThreadArgs {
 pub(crate) enum EnvName {
     /// TextCraft-Synth: craft items by recipes.
     Textcraft,
+    /// ART-E: answer questions about a mailbox.
+    Mail,
 }
 
 impl EnvName {
@@ -47,6 +49,7 @@ impl EnvName {
     pub(crate) fn name(self) -> &'static str {
         match self {
             EnvName::Textcraft => "textcraft",
+            EnvName::Mail => "mail",
         }
     }
 }
@@ -119,7 +122,8 @@ pub(crate) struct TaskArgs {
     /// How many tasks, or `all` where they have an end.
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Tasks")]
     pub(crate) tasks: Option<Count>,
-    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme.
+    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme;
+    /// mail: easy, medium, hard.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Tasks")]
     pub(crate) preset: Vec<String>,
     #[command(flatten)]

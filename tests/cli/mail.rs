@@ -102,7 +102,8 @@ fn a_run_on_files_is_replayed_with_the_same_files() {
 fn wrong_options_are_named() {
     let place = Place::new();
     let fails = |more: &[&str]| {
-        let flags = [["record", "--env", "mail", "--policy", "oracle", "--tokenizer", "bytes"].as_slice(), more].concat();
+        let flags =
+            [["record", "--env", "mail", "--policy", "oracle", "--tokenizer", "bytes"].as_slice(), more].concat();
         place.fails(&flags, 2)
     };
     assert!(fails(&["--env-option", "rewards=rao"]).contains("did you mean `reward`"));

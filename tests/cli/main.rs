@@ -10,6 +10,7 @@ mod doctor;
 mod errors;
 mod forks;
 mod help;
+mod mail;
 mod mini;
 mod official;
 mod record_and_read;

@@ -71,9 +71,6 @@ pub(super) fn finish_json(last: &Final) -> String {
 fn side_by_side(calls: &[String]) -> String {
     match calls {
         [call] => format!("print(await {call})"),
-        calls => format!(
-            "import asyncio\nfor r in await asyncio.gather({}):\n    print(r)",
-            calls.join(", ")
-        ),
+        calls => format!("import asyncio\nfor r in await asyncio.gather({}):\n    print(r)", calls.join(", ")),
     }
 }

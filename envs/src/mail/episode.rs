@@ -209,7 +209,8 @@ fn targets(query: Option<&Query>) -> Json {
 }
 
 fn read_search(args: &Args) -> Result<Search, String> {
-    let [keywords, from_addr, to_addr, sent_after, sent_before, max_results] = bind(SEARCH, &SEARCH_PARAMETERS, 1, args)?;
+    let [keywords, from_addr, to_addr, sent_after, sent_before, max_results] =
+        bind(SEARCH, &SEARCH_PARAMETERS, 1, args)?;
     let keywords = match keywords {
         Some(Value::List(items) | Value::Tuple(items)) => items
             .iter()

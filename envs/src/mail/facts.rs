@@ -20,7 +20,17 @@ pub enum Fact {
 pub const FACTS: [Fact; 4] = [Fact::Phone, Fact::Amount, Fact::Time, Fact::Day];
 
 const MONTHS: [&str; 12] = [
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
     "december",
 ];
 
@@ -32,7 +42,8 @@ pub fn facts(kind: Fact, text: &str) -> Vec<String> {
     let mut before = None;
     while let Some(letter) = rest.chars().next() {
         // A fact begins at a border of words: nothing is read out of the middle of a longer number.
-        let border = before.is_none_or(|c: char| !c.is_alphanumeric() && !matches!(c, '.' | ',' | '-' | ':' | '/' | '$'));
+        let border =
+            before.is_none_or(|c: char| !c.is_alphanumeric() && !matches!(c, '.' | ',' | '-' | ':' | '/' | '$'));
         let here = if border { read(kind, rest) } else { None };
         let length = match here {
             Some((fact, length)) => {

@@ -150,7 +150,8 @@ impl<'a> Maker<'a> {
             }
             let Some(gold) = query.answer(self.mailbox, self.inbox) else { continue };
             let needed = gold.message_ids.len();
-            let most = if matches!(query, Query::Count { .. }) && preset.mails.0 > 3 { MOST_COUNTED } else { preset.mails.1 };
+            let most =
+                if matches!(query, Query::Count { .. }) && preset.mails.0 > 3 { MOST_COUNTED } else { preset.mails.1 };
             let fits = if answerable {
                 gold.answer != NO_ANSWER && (preset.mails.0..=most).contains(&needed)
             } else {

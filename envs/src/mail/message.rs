@@ -87,7 +87,9 @@ mod tests {
     #[test]
     fn dates_of_every_kind_become_the_same_text() {
         let same = "2001-05-14 16:39:00";
-        for text in ["2001-05-14T16:39:00Z", "2001-05-14 16:39:00", "2001-05-14T18:39:00+02:00", "2001-05-14T16:39:00.000"] {
+        for text in
+            ["2001-05-14T16:39:00Z", "2001-05-14 16:39:00", "2001-05-14T18:39:00+02:00", "2001-05-14T16:39:00.000"]
+        {
             assert_eq!(read_date(text).as_deref(), Some(same), "{text}");
         }
         assert_eq!(read_date("2001-05-14").as_deref(), Some("2001-05-14 00:00:00"));

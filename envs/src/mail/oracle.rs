@@ -73,13 +73,11 @@ pub(super) fn next_move(episode: &MailEpisode, turn: &Turn<'_>) -> Move {
     let look = Look { episode, seen: &seen };
     match &seen.query {
         None => look.free_text(turn),
-        Some(Query::Header { header, mail }) => {
-            look.about(mail, |email| match header {
-                Header::Sent => Some(email.day().to_owned()),
-                Header::To => Some(listed(&email.to_addresses)),
-                Header::Cc => Some(listed(&email.cc_addresses)),
-            })
-        }
+        Some(Query::Header { header, mail }) => look.about(mail, |email| match header {
+            Header::Sent => Some(email.day().to_owned()),
+            Header::To => Some(listed(&email.to_addresses)),
+            Header::Cc => Some(listed(&email.cc_addresses)),
+        }),
         Some(Query::Fact { fact, mail }) => look.about(mail, |email| facts(*fact, &email.body).into_iter().next()),
         Some(Query::Subject { from, day, phrase }) => look.subject(from, day, phrase),
         Some(Query::ThreadEnd { end, subject }) => look.thread_end(*end, subject),
@@ -120,7 +118,8 @@ impl Window<'_> {
 
     /// Both halves; `None` for a single day.
     fn halves(&self) -> Option<[Self; 2]> {
-        let (first, last) = (self.first.parse::<jiff::civil::Date>().ok()?, self.last.parse::<jiff::civil::Date>().ok()?);
+        let (first, last) =
+            (self.first.parse::<jiff::civil::Date>().ok()?, self.last.parse::<jiff::civil::Date>().ok()?);
         let days = first.until(last).ok()?.get_days();
         let middle = first.checked_add(jiff::Span::new().days(days / 2)).ok()?;
         let half = |first: String, last: String| Self { from: self.from, phrase: self.phrase, first, last };
@@ -277,7 +276,9 @@ impl<'a> Look<'a> {
         match self.seek(thread_subject(&mail.subject), &base, fits) {
             Seek::Search(search) => Move::Search(vec![search]),
             Seek::Read(ids) => Move::Read(ids),
-            Seek::Found(reply) if !reply.cc_addresses.is_empty() => known(listed(&reply.cc_addresses), [original, reply]),
+            Seek::Found(reply) if !reply.cc_addresses.is_empty() => {
+                known(listed(&reply.cc_addresses), [original, reply])
+            }
             Seek::Found(_) | Seek::Absent => unknown(),
         }
     }
@@ -290,7 +291,7 @@ impl<'a> Look<'a> {
         }
         let Some(halves) = window.halves() else { return counted(hits.to_vec()) };
         let parts = halves.each_ref().map(Window::query);
-        match self.from_children(&parts, turn, 1) {
+        match self.asked_children(&parts, turn, 1) {
             Some(Answers::All(answers)) => {
                 let numbers: Option<Vec<u64>> = answers.iter().map(|answer| answer.answer.parse().ok()).collect();
                 if let Some(numbers) = numbers {
@@ -323,7 +324,7 @@ impl<'a> Look<'a> {
         let parts: Vec<Query> =
             mails.iter().map(|mail| Query::Fact { fact: Fact::Amount, mail: mail.clone() }).collect();
         if parts.len() >= 2 {
-            match self.from_children(&parts, turn, 0) {
+            match self.asked_children(&parts, turn, 0) {
                 Some(Answers::All(answers)) => {
                     if let Some(last) = put_together(query, mails, &answers) {
                         return Move::Finish(last);
@@ -367,15 +368,14 @@ impl<'a> Look<'a> {
 
     /// What children said to these questions: `Pending` if they may still be asked, `None` if the node is on its own. A
     /// node that has made more than `searches` searches has begun to do the work itself, perhaps after a refusal.
-    fn from_children(&self, parts: &[Query], turn: &Turn<'_>, searches: usize) -> Option<Answers> {
+    fn asked_children(&self, parts: &[Query], turn: &Turn<'_>, searches: usize) -> Option<Answers> {
         if self.episode.children(turn.node).next().is_none() {
             let pending = may_delegate(turn) && self.seen.searches.len() <= searches;
             return pending.then_some(Answers::Pending);
         }
         // What they answered stands in the last observation, one line each, if they were asked just now.
         let lines = turn.observation.unwrap_or("").lines();
-        let answers: Vec<Final> =
-            lines.filter_map(|line| Final::read(&crate::Value::str(line.trim()))).collect();
+        let answers: Vec<Final> = lines.filter_map(|line| Final::read(&crate::Value::str(line.trim()))).collect();
         (answers.len() == parts.len()).then_some(Answers::All(answers))
     }
 

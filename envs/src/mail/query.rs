@@ -267,9 +267,8 @@ impl Query {
     /// meant.
     pub fn answer(&self, mailbox: &Mailbox, inbox: &str) -> Option<Gold> {
         match self {
-            Self::Header { header, mail } => {
-                one_mail(mail, mailbox, inbox).and_then(|found| found.map_or_else(none, |email| header_of(*header, email)))
-            }
+            Self::Header { header, mail } => one_mail(mail, mailbox, inbox)
+                .and_then(|found| found.map_or_else(none, |email| header_of(*header, email))),
             Self::Fact { fact, mail } => match one_mail(mail, mailbox, inbox)? {
                 None => none(),
                 Some(email) => match facts(*fact, &email.body).as_slice() {
@@ -280,7 +279,8 @@ impl Query {
             },
             Self::Subject { from, day, phrase } => {
                 let sent = |email: &&Email| same_address(&email.from_address, from) && email.day() == day;
-                match mailbox.inbox(inbox).filter(sent).filter(|email| mentions(email, phrase)).collect::<Vec<_>>()[..] {
+                match mailbox.inbox(inbox).filter(sent).filter(|email| mentions(email, phrase)).collect::<Vec<_>>()[..]
+                {
                     [] => none(),
                     [only] if !only.subject.trim().is_empty() => some(only.subject.trim().to_owned(), [only]),
                     _ => None,

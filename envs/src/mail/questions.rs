@@ -131,6 +131,6 @@ fn read(record: &Record, split: Option<Split>) -> Result<Asked, String> {
         how_realistic,
         inbox_address: record.text("inbox_address")?,
         query_date: record.date("query_date")?.get(..10).unwrap_or_default().to_owned(),
-        split: split.unwrap_or(if id.unsigned_abs() % VAL_SHARE == 0 { Split::Val } else { Split::Train }),
+        split: split.unwrap_or(if id.unsigned_abs().is_multiple_of(VAL_SHARE) { Split::Val } else { Split::Train }),
     })
 }

@@ -192,7 +192,9 @@ mod tests {
         assert_eq!(text(r#"{"answer": 12}"#).unwrap(), Final { answer: "12".into(), sources: vec![] });
         let dict = Value::dict([("answer", Value::str("x")), ("sources", Value::List(vec![Value::str("<a>")]))]);
         assert_eq!(Final::read(&dict).unwrap().sources, ["<a>"]);
-        for bad in ["", "Yes", "[1]", r#"{"sources": []}"#, r#"{"answer": "x", "sources": "a"}"#, r#"{"answer": ["x"]}"#] {
+        for bad in
+            ["", "Yes", "[1]", r#"{"sources": []}"#, r#"{"answer": "x", "sources": "a"}"#, r#"{"answer": ["x"]}"#]
+        {
             assert_eq!(text(bad), None, "{bad}");
         }
         assert_eq!(Final::read(&Value::None), None);

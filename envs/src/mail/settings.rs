@@ -7,9 +7,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use super::ENV;
 use super::reward::RewardKind;
 use super::synthetic::Synthetic;
-use super::ENV;
 use crate::{EnvError, EnvSettings};
 
 /// The environment's options, as the command line names them.

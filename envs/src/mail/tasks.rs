@@ -89,7 +89,7 @@ impl Inboxes {
 
     /// Whether a question belongs to a split.
     fn admits(&self, split: Split, inbox: &str, text: &str) -> bool {
-        let val = derive("mail split", &[inbox.as_bytes(), text.as_bytes()]) % VAL_SHARE == 0;
+        let val = derive("mail split", &[inbox.as_bytes(), text.as_bytes()]).is_multiple_of(VAL_SHARE);
         self.divided || val == (split == Split::Val)
     }
 }
@@ -152,8 +152,7 @@ impl Pool<'_> {
         for index in 0..count {
             let Some(preset) = presets.get(index % presets.len()) else { break };
             let made = self.make(*preset, selection, (index / presets.len()) as u64, &inboxes, &mut seen);
-            let (inbox, made) =
-                made.ok_or_else(|| EnvError::TooFewTasks { wanted: count, found: tasks.len(), env: ENV })?;
+            let (inbox, made) = made.ok_or(EnvError::TooFewTasks { wanted: count, found: tasks.len(), env: ENV })?;
             let question = made.query.text();
             let digest = blake3::hash(question.as_bytes()).to_hex();
             let who = inbox.split('@').next().unwrap_or(&inbox);

@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Value as Json, json};
 
 pub use episode::CraftEpisode;
+pub(crate) use episode::bind;
 pub use generate::{DOMAINS, GenConfig, Naming};
 pub use loader::{GoldStep, Official, OfficialTask};
 pub use noisy::{MISTAKE_RATE, MISTAKES, Mistake};

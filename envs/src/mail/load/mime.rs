@@ -79,8 +79,10 @@ fn email(raw: &[u8], name: String) -> Option<Email> {
         // Its own bytes name a message that has no id.
         None => format!("<{}@no-id>", &blake3::hash(raw).to_hex()[..32]),
     };
-    let body: Vec<String> =
-        (0..message.text_body_count()).filter_map(|part| message.body_text(part)).map(|text| text.into_owned()).collect();
+    let body: Vec<String> = (0..message.text_body_count())
+        .filter_map(|part| message.body_text(part))
+        .map(|text| text.into_owned())
+        .collect();
     Some(Email {
         message_id,
         date: date.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S").to_string(),

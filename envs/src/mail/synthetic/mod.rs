@@ -111,8 +111,10 @@ struct Route<'a> {
 impl Writer {
     fn new(config: Synthetic) -> Self {
         let mut rng = Rng::new("mail synthetic", &[&config.seed.to_le_bytes()]);
-        let mut names: Vec<(&str, &str)> =
-            words::FIRST_NAMES.iter().flat_map(|&first| words::LAST_NAMES.iter().map(move |&last| (first, last))).collect();
+        let mut names: Vec<(&str, &str)> = words::FIRST_NAMES
+            .iter()
+            .flat_map(|&first| words::LAST_NAMES.iter().map(move |&last| (first, last)))
+            .collect();
         rng.shuffle(&mut names);
         let mut people = names.into_iter();
         let mut take = |count: u32, companies: &'static [(&'static str, &'static str)]| -> Vec<Person> {
@@ -200,8 +202,10 @@ impl Writer {
             let new = self.pick_person(false);
             let when = self.moment(project, 1, project.weeks);
             let phone = self.phone();
-            let fact =
-                format!("{} of {} now speaks for them on {}; the number is {phone}.", new.name, new.company, project.name);
+            let fact = format!(
+                "{} of {} now speaks for them on {}; the number is {phone}.",
+                new.name, new.company, project.name
+            );
             let subject = format!("{}: contact {}", project.name, new.name);
             let to = self.others(project, &from, 4);
             self.thread(project, subject, (from, to, Vec::new()), &fact, when, 1);
@@ -265,9 +269,9 @@ impl Writer {
         self.send(subject.clone(), &first, text, when);
         let mut when = when;
         for _ in 1..self.rng.range(1, most) {
-            when = when.saturating_add((self.rng.range(1, 30) as i64).hours()).saturating_add(
-                (self.rng.range(1, 59) as i64).minutes(),
-            );
+            when = when
+                .saturating_add((self.rng.range(1, 30) as i64).hours())
+                .saturating_add((self.rng.range(1, 59) as i64).minutes());
             let Some(author) = self.rng.pick(&to).cloned() else { return };
             let copied = if self.rng.below(3) == 0 { Vec::new() } else { self.others(project, &author, 2) };
             let copied: Vec<Person> = copied.into_iter().filter(|person| person.address != from.address).collect();
@@ -288,7 +292,11 @@ impl Writer {
             let when = START.at(9, 0, 0, 0).saturating_add((self.rng.range(0, 300 * 24) as i64).hours());
             let text = self.text(&to, &from, topic, None);
             let subject = format!("{} ({})", self.pick(&words::NOTICES), number + 1);
-            let route = Route { from: &from, to: to.iter().filter(|person| person.address != from.address).collect(), cc: Vec::new() };
+            let route = Route {
+                from: &from,
+                to: to.iter().filter(|person| person.address != from.address).collect(),
+                cc: Vec::new(),
+            };
             self.send(subject, &route, text, when);
         }
     }
@@ -388,7 +396,8 @@ impl Writer {
 
     /// Some of the team other than one person.
     fn others(&mut self, project: &Project, not: &Person, most: usize) -> Vec<Person> {
-        let mut team: Vec<Person> = project.team.iter().filter_map(|&index| self.insiders.get(index).cloned()).collect();
+        let mut team: Vec<Person> =
+            project.team.iter().filter_map(|&index| self.insiders.get(index).cloned()).collect();
         team.retain(|person| person.address != not.address);
         self.rng.shuffle(&mut team);
         team.truncate(most);

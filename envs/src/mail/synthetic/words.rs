@@ -21,18 +21,39 @@ pub(super) const FIRST_NAMES: [&str; 20] = [
 ];
 
 pub(super) const LAST_NAMES: [&str; 24] = [
-    "Aldermoor", "Brackwell", "Carrowen", "Dunmarrow", "Everlight", "Farrowdale", "Glenthorn", "Hollowby", "Inchmere",
-    "Jesswick", "Kestering", "Larkenfold", "Morwenna", "Netherby", "Ockwell", "Penhallock", "Quarrendon", "Rushmere",
-    "Silverton", "Thistlewood", "Underhay", "Vexley", "Wraxham", "Yarrowick",
+    "Aldermoor",
+    "Brackwell",
+    "Carrowen",
+    "Dunmarrow",
+    "Everlight",
+    "Farrowdale",
+    "Glenthorn",
+    "Hollowby",
+    "Inchmere",
+    "Jesswick",
+    "Kestering",
+    "Larkenfold",
+    "Morwenna",
+    "Netherby",
+    "Ockwell",
+    "Penhallock",
+    "Quarrendon",
+    "Rushmere",
+    "Silverton",
+    "Thistlewood",
+    "Underhay",
+    "Vexley",
+    "Wraxham",
+    "Yarrowick",
 ];
 
 const COLOURS: [&str; 12] = [
-    "Amber", "Cobalt", "Crimson", "Ivory", "Russet", "Saffron", "Silver", "Umber", "Verdant", "Violet", "Indigo", "Ochre",
+    "Amber", "Cobalt", "Crimson", "Ivory", "Russet", "Saffron", "Silver", "Umber", "Verdant", "Violet", "Indigo",
+    "Ochre",
 ];
 
-const BEASTS: [&str; 12] = [
-    "Heron", "Badger", "Curlew", "Otter", "Lynx", "Marten", "Osprey", "Plover", "Stoat", "Tern", "Vole", "Wren",
-];
+const BEASTS: [&str; 12] =
+    ["Heron", "Badger", "Curlew", "Otter", "Lynx", "Marten", "Osprey", "Plover", "Stoat", "Tern", "Vole", "Wren"];
 
 /// How many projects can have a name of their own.
 pub(super) fn project_names() -> u32 {
@@ -48,18 +69,31 @@ pub(super) fn project_name(seed: u64, number: u32) -> String {
     names.into_iter().nth(index).unwrap_or_default()
 }
 
-pub(super) const ITEMS: [&str; 8] = [
-    "stone facing", "oak panelling", "glass roof", "survey", "measuring posts", "haulage", "scaffolding", "drainage",
-];
+pub(super) const ITEMS: [&str; 8] =
+    ["stone facing", "oak panelling", "glass roof", "survey", "measuring posts", "haulage", "scaffolding", "drainage"];
 
 pub(super) const PARTS: [&str; 8] = [
-    "site plan", "permit file", "floor drawings", "load tables", "safety notes", "colour samples", "soil report",
+    "site plan",
+    "permit file",
+    "floor drawings",
+    "load tables",
+    "safety notes",
+    "colour samples",
+    "soil report",
     "cost sheet",
 ];
 
 pub(super) const TOPICS: [&str; 10] = [
-    "entrance hall", "north wall", "delivery route", "parking question", "night shifts", "storage shed", "test run",
-    "choice of varnish", "name plate", "handover",
+    "entrance hall",
+    "north wall",
+    "delivery route",
+    "parking question",
+    "night shifts",
+    "storage shed",
+    "test run",
+    "choice of varnish",
+    "name plate",
+    "handover",
 ];
 
 pub(super) const REPLIES: [&str; 8] = [
@@ -82,32 +116,83 @@ pub(super) const SMALL_TALK: [&str; 6] = [
     "Please keep the back gate shut; the neighbour's goat was in the yard again.",
 ];
 
-pub(super) const NOTICES: [&str; 6] =
-    ["House notice", "From the front desk", "Odds and ends", "Around the yard", "Reminder to everyone", "Lost and found"];
+pub(super) const NOTICES: [&str; 6] = [
+    "House notice",
+    "From the front desk",
+    "Odds and ends",
+    "Around the yard",
+    "Reminder to everyone",
+    "Lost and found",
+];
 
 pub(super) const WHO: [&str; 16] = [
-    "The foreman", "Our neighbour across the river", "The surveyor", "Everyone in the drawing office",
-    "The youngest apprentice", "A visitor from the harbour", "The night watch", "The carpenters' guild",
-    "The clerk of works", "My predecessor", "The people in the workshop", "The carrier", "The miller's daughter",
-    "A friend of the house", "The town council", "The gardener",
+    "The foreman",
+    "Our neighbour across the river",
+    "The surveyor",
+    "Everyone in the drawing office",
+    "The youngest apprentice",
+    "A visitor from the harbour",
+    "The night watch",
+    "The carpenters' guild",
+    "The clerk of works",
+    "My predecessor",
+    "The people in the workshop",
+    "The carrier",
+    "The miller's daughter",
+    "A friend of the house",
+    "The town council",
+    "The gardener",
 ];
 
 pub(super) const DID: [&str; 16] = [
-    "asked about", "has looked again at", "would like to keep", "was not pleased with", "has found a better place for",
-    "took the measurements of", "promised to bring back", "has sent us pictures of", "wants to hear more about",
-    "had a good word for", "keeps forgetting", "has repaired", "is still waiting for", "was shown around",
-    "made a drawing of", "lost the key to",
+    "asked about",
+    "has looked again at",
+    "would like to keep",
+    "was not pleased with",
+    "has found a better place for",
+    "took the measurements of",
+    "promised to bring back",
+    "has sent us pictures of",
+    "wants to hear more about",
+    "had a good word for",
+    "keeps forgetting",
+    "has repaired",
+    "is still waiting for",
+    "was shown around",
+    "made a drawing of",
+    "lost the key to",
 ];
 
 pub(super) const WHAT: [&str; 16] = [
-    "the old boat house", "the brick kiln", "the ladder in the east wing", "the pump behind the mill",
-    "the wooden models", "the gate at the lower meadow", "the long table", "the slate roof", "the copper gutters",
-    "the windows towards the orchard", "the footbridge", "the weather vane", "the cellar stairs", "the lime pit",
-    "the tool shed", "the stove in the guard room",
+    "the old boat house",
+    "the brick kiln",
+    "the ladder in the east wing",
+    "the pump behind the mill",
+    "the wooden models",
+    "the gate at the lower meadow",
+    "the long table",
+    "the slate roof",
+    "the copper gutters",
+    "the windows towards the orchard",
+    "the footbridge",
+    "the weather vane",
+    "the cellar stairs",
+    "the lime pit",
+    "the tool shed",
+    "the stove in the guard room",
 ];
 
 pub(super) const ENDS: [&str; 12] = [
-    "", ", as was to be expected", " before the rain set in", ", which nobody had asked for", " without telling anyone",
-    " and left a note", ", so we moved the benches", " on the way to the market", ", much to our relief",
-    " while the paint was drying", ", for the third time this year", " and nobody objected",
+    "",
+    ", as was to be expected",
+    " before the rain set in",
+    ", which nobody had asked for",
+    " without telling anyone",
+    " and left a note",
+    ", so we moved the benches",
+    " on the way to the market",
+    ", much to our relief",
+    " while the paint was drying",
+    ", for the third time this year",
+    " and nobody objected",
 ];
