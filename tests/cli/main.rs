@@ -9,6 +9,7 @@ mod damage;
 mod doctor;
 mod errors;
 mod forks;
+mod guide;
 mod help;
 mod mail;
 mod mini;

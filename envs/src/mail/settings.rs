@@ -62,9 +62,8 @@ enum Origin {
     Files,
 }
 
-/// The environment's settings in a manifest: data by digest, not by path.
+/// The environment's settings in a manifest: data by digest, not by path. (The engine adds the tools' names.)
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Stored {
     origin: Origin,
     mailbox: String,

@@ -27,7 +27,8 @@ impl Mailbox {
     /// [`EnvError::Data`] naming the file, the row and the reason.
     pub fn load(path: &Path) -> Result<Self, EnvError> {
         let mut builder = MailboxBuilder::default();
-        if path.is_dir() {
+        let found = fs::metadata(path).map_err(|error| data_error(path, error))?;
+        if found.is_dir() {
             let files = mail_files(path)?;
             if files.is_empty() {
                 mime::folder(path, &mut builder)?;
