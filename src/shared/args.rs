@@ -45,6 +45,8 @@ pub(crate) enum EnvName {
     Textcraft,
     /// Questions of several hops, answered by searching and reading pages.
     Deepdive,
+    /// ART-E: answer questions about a mailbox.
+    Mail,
 }
 
 impl EnvName {
@@ -53,6 +55,7 @@ impl EnvName {
         match self {
             EnvName::Textcraft => "textcraft",
             EnvName::Deepdive => "deepdive",
+            EnvName::Mail => "mail",
         }
     }
 }
@@ -125,7 +128,8 @@ pub(crate) struct TaskArgs {
     /// How many tasks, or `all` where they have an end.
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Tasks")]
     pub(crate) tasks: Option<Count>,
-    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme.
+    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme;
+    /// mail: easy, medium, hard.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Tasks")]
     pub(crate) preset: Vec<String>,
     #[command(flatten)]

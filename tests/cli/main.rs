@@ -12,7 +12,9 @@ mod errors;
 #[path = "../../policy/tests/served/fake.rs"]
 mod fake;
 mod forks;
+mod guide;
 mod help;
+mod mail;
 mod mini;
 mod official;
 mod record_and_read;
