@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rao_engine::record::{Plan, record};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{BudgetModel, EngineConfig, Scripted, Tree};
+use rao_engine::{BudgetModel, EngineConfig, Scheduler, Scripted, Tree};
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::mini_chat;
@@ -40,6 +40,8 @@ fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.0,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
+        decoding: rao_engine::Decoding::default(),
     }
 }
 

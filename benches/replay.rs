@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rao_engine::record::{Plan, record};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Sampled, Scripted};
+use rao_engine::{Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted};
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::{Chat, Sampler, mini_chat};
@@ -38,6 +38,8 @@ fn config() -> EngineConfig {
         loop_guard: false,
         lambda: 0.0,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
+        decoding: rao_engine::Decoding::default(),
     }
 }
 
@@ -93,7 +95,7 @@ impl Actor for Busy {
                 text,
                 logprobs: Vec::new(),
                 logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+                sampler: SamplerSettings::whole(0.0, 0),
                 stop: StopReason::Scripted,
             }
         };

@@ -8,6 +8,7 @@ use rao_store::event::{LogProbKind, PolicyIdentity, SamplerSettings, StopReason}
 use rao_store::{Digest, LogProb, NodePath, PolicyVersion, TokenId};
 
 use crate::error::EngineError;
+use crate::in_flight::InFlight;
 use crate::seed;
 
 /// One action to be taken.
@@ -69,6 +70,12 @@ pub trait Actor: Send {
 
     /// The row's node has ended.
     fn release(&mut self, row: u64);
+
+    /// The same actor as one that keeps several requests in flight, if it can: the `arrival` scheduler then asks through
+    /// it instead of [`Actor::act`].
+    fn in_flight(&mut self) -> Option<&mut dyn InFlight> {
+        None
+    }
 }
 
 /// An environment's scripted policy. Its actions are written with `chat`'s ids and have no log-probabilities.
@@ -132,7 +139,7 @@ impl Scripted {
             tokens,
             logprobs: Vec::new(),
             logprob_kind: LogProbKind::Absent,
-            sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+            sampler: SamplerSettings::whole(0.0, 0),
             stop: StopReason::Scripted,
         })
     }
@@ -140,6 +147,7 @@ impl Scripted {
 
 /// A policy that samples tokens.
 pub struct Sampled {
+    kind: &'static str,
     policy: Box<dyn Policy>,
     chat: Arc<Chat>,
     sampler: Sampler,
@@ -150,7 +158,13 @@ impl Sampled {
     /// A sampling policy with its tokenizer, sampler and context window.
     #[must_use]
     pub fn new(policy: Box<dyn Policy>, chat: Arc<Chat>, sampler: Sampler, window: u32) -> Self {
-        Sampled { policy, chat, sampler, window }
+        Sampled { kind: "local", policy, chat, sampler, window }
+    }
+
+    /// The same actor under another kind of policy's name: `gguf` for quantized weights that cannot be trained.
+    #[must_use]
+    pub fn of_kind(self, kind: &'static str) -> Self {
+        Sampled { kind, ..self }
     }
 }
 
@@ -158,7 +172,7 @@ impl Actor for Sampled {
     fn identity(&self) -> PolicyIdentity {
         let identity = self.policy.identity();
         PolicyIdentity {
-            kind: "local".into(),
+            kind: self.kind.into(),
             name: identity.name,
             weights: Some(Digest(identity.weights)),
             tokenizer: Digest(self.chat.digest()),
@@ -182,18 +196,21 @@ impl Actor for Sampled {
             })
             .collect();
         let completions = self.policy.sample(&requests)?;
-        let sampler = SamplerSettings { temperature: self.sampler.temperature, max_tokens: self.sampler.max_tokens };
+        let Sampler { temperature, max_tokens, top_p, top_k } = self.sampler;
+        let sampler = SamplerSettings { temperature, max_tokens, top_p, top_k };
+        let logprob_kind = if self.sampler.leaves_out() { LogProbKind::Sampled } else { LogProbKind::Model };
         Ok(completions
             .into_iter()
             .map(|completion| Action {
                 text: self.chat.decode(&completion.tokens),
                 tokens: completion.tokens.into_iter().map(TokenId).collect(),
                 logprobs: completion.logprobs.into_iter().map(LogProb).collect(),
-                logprob_kind: LogProbKind::Model,
+                logprob_kind,
                 sampler,
                 stop: match completion.stop {
                     Stop::CellEnd => StopReason::CellEnd,
                     Stop::EndOfTurn => StopReason::EndOfTurn,
+                    Stop::Asked => StopReason::Asked,
                     Stop::MaxTokens => StopReason::MaxTokens,
                     Stop::Window => StopReason::Window,
                 },

@@ -1,6 +1,7 @@
 //! The engine's settings: everything besides policy, environment and seed that decides a rollout.
 
 use rao_envs::PromptStyle;
+use rao_policy::{PolicyError, Sampler, Stops};
 use serde::{Deserialize, Serialize};
 
 use crate::repl::CellLimits;
@@ -14,6 +15,59 @@ pub enum BudgetModel {
     /// The root has `max_steps` for the whole tree. A launch reserves the child's steps and one more from its parent;
     /// what the child's subtree leaves unused returns when the child ends.
     Shared,
+}
+
+/// In which order nodes go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// All ready nodes act as one batch, then cells run in node order ([`crate::rounds`]). For local policies.
+    #[default]
+    Rounds,
+    /// Each node goes on as soon as its own answer is there ([`crate::arrival`]); the order is a fact of the log. For
+    /// policies whose answers take long and come singly.
+    Arrival,
+}
+
+impl Scheduler {
+    /// Whether it is the one that manifests leave out.
+    fn is_rounds(&self) -> bool {
+        *self == Scheduler::Rounds
+    }
+}
+
+/// Which tokens can be drawn, and what ends a completion besides its cell's end, the model's own end tokens and its length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decoding {
+    /// Only the fewest most probable tokens that together have this probability can be drawn; 1 leaves none out.
+    pub top_p: f32,
+    /// Only so many of the most probable tokens can be drawn; 0 leaves none out.
+    pub top_k: u32,
+    /// A completion ends once its text holds one of these.
+    pub stop_texts: Vec<String>,
+    /// A completion ends with any of these ids.
+    pub stop_ids: Vec<u32>,
+}
+
+impl Default for Decoding {
+    fn default() -> Self {
+        Decoding { top_p: 1.0, top_k: 0, stop_texts: Vec::new(), stop_ids: Vec::new() }
+    }
+}
+
+impl Decoding {
+    fn is_plain(&self) -> bool {
+        *self == Decoding::default()
+    }
+
+    /// What ends a completion.
+    ///
+    /// # Errors
+    /// When a text is empty.
+    pub fn stops(&self) -> Result<Stops, PolicyError> {
+        Stops::new(&self.stop_texts, &self.stop_ids)
+    }
 }
 
 /// A rollout's settings. They stand in the run's manifest as JSON.
@@ -44,9 +98,22 @@ pub struct EngineConfig {
     pub lambda: f64,
     /// Limits of a cell.
     pub cell: CellLimits,
+    /// In which order nodes go on. Manifests leave `rounds` out.
+    #[serde(default, skip_serializing_if = "Scheduler::is_rounds")]
+    pub scheduler: Scheduler,
+    /// Which tokens can be drawn, and what ends a completion. Manifests leave the default out.
+    #[serde(default, skip_serializing_if = "Decoding::is_plain")]
+    pub decoding: Decoding,
 }
 
 impl EngineConfig {
+    /// How a local policy draws tokens.
+    #[must_use]
+    pub fn sampler(&self) -> Sampler {
+        let Decoding { top_p, top_k, .. } = self.decoding;
+        Sampler { top_p, top_k, ..Sampler::whole(self.temperature, self.max_tokens) }
+    }
+
     /// Checks the ranges that a rollout relies on.
     ///
     /// # Errors
@@ -65,6 +132,8 @@ impl EngineConfig {
         range("context", f64::from(self.context), 32.0, f64::from(1 << 20))?;
         range("max-tokens", f64::from(self.max_tokens), 1.0, f64::from(self.context))?;
         range("temperature", f64::from(self.temperature), 0.0, 10.0)?;
+        range("top-p", f64::from(self.decoding.top_p), f64::from(f32::MIN_POSITIVE), 1.0)?;
+        self.decoding.stops().map_err(|e| e.to_string())?;
         range("lambda", self.lambda, 0.0, 1000.0)
     }
 }

@@ -125,6 +125,9 @@ pub enum PolicyError {
         /// Where.
         what: String,
     },
+    /// A server cannot be used, or what it answered is not taken.
+    #[error(transparent)]
+    Served(#[from] crate::served::ServedError),
     /// candle could not run an operation.
     #[error("tensor operation failed: {0}")]
     Candle(#[from] candle_core::Error),

@@ -27,6 +27,7 @@ mod pool;
 mod quantized;
 mod sample;
 mod sampling;
+pub mod served;
 mod template;
 mod train_tokenizer;
 mod trie;

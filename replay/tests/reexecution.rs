@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rao_engine::record::{Plan, Recorded, record, resume};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Sampled, Scripted};
+use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted};
 use rao_envs::textcraft::{TextCraft, TextCraftConfig, Verify};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
@@ -33,6 +33,8 @@ fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.5,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
+        decoding: rao_engine::Decoding::default(),
     }
 }
 

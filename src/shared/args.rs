@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use rao_engine::Scheduler;
 use rao_envs::textcraft::{Verify, Worlds};
+use rao_policy::Limits;
 use rao_store::RolloutId;
 
+use super::decoding::DecodingArgs;
 use super::repls::{PythonArgs, ReplName};
 
 /// Where the log is.
@@ -133,6 +136,24 @@ pub(crate) enum PromptName {
     Brief,
 }
 
+/// In which order nodes go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchedulerName {
+    /// All ready nodes act as one batch.
+    Rounds,
+    /// Each node goes on as soon as its own answer is there.
+    Arrival,
+}
+
+impl SchedulerName {
+    pub(crate) fn scheduler(self) -> Scheduler {
+        match self {
+            SchedulerName::Rounds => Scheduler::Rounds,
+            SchedulerName::Arrival => Scheduler::Arrival,
+        }
+    }
+}
+
 /// How agents run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineArgs {
@@ -162,6 +183,11 @@ pub(crate) struct EngineArgs {
     /// The sampler's temperature [default: 1; eval: 0]. 0 always takes the most probable token.
     #[arg(long, value_name = "T", help_heading = "Agents")]
     pub(crate) temperature: Option<f32>,
+    /// Draw only from the most probable tokens that together have this probability [default: 1].
+    #[arg(long, value_name = "P", help_heading = "Agents")]
+    pub(crate) top_p: Option<f32>,
+    #[command(flatten)]
+    pub(crate) decoding: DecodingArgs,
     /// How much prompts say [default: brief for tokenizers of at most 4096 entries, else full].
     #[arg(long, value_enum, help_heading = "Agents")]
     pub(crate) prompt: Option<PromptName>,
@@ -179,6 +205,9 @@ pub(crate) struct EngineArgs {
     /// Mebibytes that a node's Python session may hold.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Agents")]
     pub(crate) cell_memory: Option<u32>,
+    /// In which order nodes go on: in rounds, the same every time, or as answers arrive, which the log keeps as a fact.
+    #[arg(long, value_enum, default_value = "rounds", help_heading = "Agents")]
+    pub(crate) scheduler: SchedulerName,
     /// The Python engine that cells run in.
     #[arg(long, value_enum, default_value = "monty", help_heading = "Agents")]
     pub(crate) repl: ReplName,
@@ -187,14 +216,28 @@ pub(crate) struct EngineArgs {
 }
 
 /// Who acts.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PolicyArgs {
-    /// Who acts: oracle, noisy, mini, or local:DIR for a model folder [default: mini, or the policy that recorded].
+    /// Who acts: oracle, noisy, mini, local:PATH for a model folder or GGUF file, or gguf:FILE for a frozen quantized model
+    /// [default: mini, or the policy that recorded].
     #[arg(long, value_name = "POLICY", value_parser = policy, help_heading = "Policy")]
     pub(crate) policy: Option<PolicyName>,
     /// Tokenizer of scripted policies: mini, bytes, a model folder, or a tokenizer.json [default: mini].
     #[arg(long, value_name = "WHICH", help_heading = "Policy")]
     pub(crate) tokenizer: Option<String>,
+    /// Mebibytes that key-value caches may take; one agent is always allowed what it needs [default: 1024]. It decides speed,
+    /// never content.
+    #[arg(long, value_name = "MIB", help_heading = "Policy")]
+    pub(crate) kv_memory: Option<u32>,
+}
+
+impl PolicyArgs {
+    /// What a local policy may use.
+    pub(crate) fn limits(&self) -> Limits {
+        let default = Limits::default();
+        let cache_bytes = self.kv_memory.map_or(default.cache_bytes, |mib| (mib as usize) << 20);
+        Limits { cache_bytes, ..default }
+    }
 }
 
 /// A policy by name.
@@ -204,6 +247,7 @@ pub(crate) enum PolicyName {
     Noisy,
     Mini,
     Local(PathBuf),
+    Gguf(PathBuf),
 }
 
 /// Reads a policy's name.
@@ -213,7 +257,8 @@ pub(crate) fn policy(text: &str) -> Result<PolicyName, String> {
         None if text == "noisy" => Ok(PolicyName::Noisy),
         None if text == "mini" => Ok(PolicyName::Mini),
         Some(("local", folder)) if !folder.is_empty() => Ok(PolicyName::Local(PathBuf::from(folder))),
-        _ => Err("choose oracle, noisy, mini or local:DIR".into()),
+        Some(("gguf", file)) if !file.is_empty() => Ok(PolicyName::Gguf(PathBuf::from(file))),
+        _ => Err("choose oracle, noisy, mini, local:PATH or gguf:FILE".into()),
     }
 }
 
@@ -272,11 +317,14 @@ pub(crate) fn engine_defaults() -> EngineArgs {
         max_tokens: None,
         budget: BudgetName::PerAgent,
         temperature: None,
+        top_p: None,
+        decoding: DecodingArgs::default(),
         prompt: None,
         lambda: None,
         no_loop_guard: false,
         cell_time: None,
         cell_memory: None,
+        scheduler: SchedulerName::Rounds,
         repl: ReplName::Monty,
         python: PythonArgs::default(),
     }

@@ -2,12 +2,14 @@
 
 pub(crate) mod args;
 pub(crate) mod credit;
+pub(crate) mod decoding;
 pub(crate) mod exit;
 pub(crate) mod forks;
 pub(crate) mod json;
 pub(crate) mod layers;
 pub(crate) mod open;
 pub(crate) mod out;
+pub(crate) mod places;
 pub(crate) mod policies;
 pub(crate) mod recording;
 pub(crate) mod repls;

@@ -138,6 +138,8 @@ pub(crate) fn engine_config(
         loop_guard: !engine.no_loop_guard,
         lambda: engine.lambda.unwrap_or(defaults.lambda),
         cell,
+        scheduler: engine.scheduler.scheduler(),
+        decoding: engine.decoding.decoding(engine.top_p),
     };
     config.check().map_err(Failure::usage)?;
     check_positions(&config, policy)?;
@@ -178,7 +180,7 @@ pub(crate) fn setup_with(
     let config = engine_config(engine, &*env, &selection.presets, &policy, choices.temperature)?;
     let chosen = env.tasks(&selection)?;
     let host = host_facts(&selection, policy.folder());
-    let actor = policy.into_actor(&config);
+    let actor = policy.into_actor(&config)?;
     let plan = Plan {
         env,
         tasks: chosen,
@@ -235,7 +237,7 @@ pub(crate) fn resume_setup(
         only: Some(started.rollouts.clone()),
         width,
     };
-    let actor = loaded.into_actor(&config);
+    let actor = loaded.into_actor(&config)?;
     if actor.identity() != started.policy {
         let message = format!("run {run} was recorded with other weights than `{}` now has", started.policy.name);
         return Err(Failure::new(Code::Unavailable, message).help("name the right ones with `--policy local:DIR`"));

@@ -212,7 +212,7 @@ impl Recorder<'_> {
                 tokens: completion.tokens.iter().map(|id| TokenId(*id)).collect(),
                 logprobs: completion.logprobs.iter().filter(|_| !scripted).map(|value| LogProb(*value)).collect(),
                 logprob_kind: if scripted { LogProbKind::Absent } else { LogProbKind::Model },
-                sampler: SamplerSettings { temperature: self.recording.temperature, max_tokens: 8 },
+                sampler: SamplerSettings::whole(self.recording.temperature, 8),
                 stop: StopReason::MaxTokens,
                 policy_version: PolicyVersion(0),
             }
