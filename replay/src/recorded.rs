@@ -118,7 +118,12 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
     };
     let sampled = |policy: LocalPolicy| -> Result<Box<dyn Actor>, RecordedError> {
         let chat = Arc::new(policy.chat().clone());
-        Ok(Box::new(Sampled::new(Box::new(policy.with_stops(config.decoding.stops()?)), chat, config.sampler(), config.context)))
+        Ok(Box::new(Sampled::new(
+            Box::new(policy.with_stops(config.decoding.stops()?)),
+            chat,
+            config.sampler(),
+            config.context,
+        )))
     };
     let quantized = |policy: QuantizedPolicy| -> Result<Box<dyn Actor>, RecordedError> {
         let (chat, stops) = (Arc::new(policy.chat().clone()), config.decoding.stops()?);

@@ -136,7 +136,8 @@ fn recorded_name(started: &RunStarted, host: &HostFacts) -> Result<PolicyName, F
         ("gguf", name) => match open::fact(host, MODEL_FACT) {
             Some(file) => Ok(PolicyName::Gguf(PathBuf::from(file))),
             None => {
-                let message = format!("the run was recorded with the quantized model `{name}`, and its file is not known");
+                let message =
+                    format!("the run was recorded with the quantized model `{name}`, and its file is not known");
                 Err(Failure::new(Code::Unavailable, message).help("name it with `--policy gguf:FILE`"))
             }
         },
