@@ -13,6 +13,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rao_engine::record::{Plan, record};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
 use rao_engine::{Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted};
+use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::{Chat, Sampler, mini_chat};
@@ -39,6 +40,9 @@ fn config() -> EngineConfig {
         lambda: 0.0,
         cell: CellLimits::default(),
         scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
         decoding: rao_engine::Decoding::default(),
     }
 }
@@ -50,7 +54,8 @@ fn env() -> Arc<dyn Environment> {
 fn record_in(dir: &Path, tasks: usize, actor: &mut dyn Actor) -> Duration {
     let (env, presets) = (env(), vec!["tiny".to_owned()]);
     let tasks = env.tasks(&Selection { presets, split: Split::Train, count: Some(tasks), seed: 1 }).unwrap();
-    let plan = Plan { env, tasks, group_size: 1, config: config(), seed: 1, only: None, width: 64 };
+    let plan =
+        Plan { env, tasks, group_size: 1, config: config(), seed: 1, only: None, width: 64, panel: Panel::default() };
     let log = Arc::new(Log::open(dir, Options::new(Arc::new(|| 0))).unwrap().0);
     let repl: Arc<dyn ReplEngine> = Arc::new(Monty::new());
     let host = HostFacts { program: "bench".into(), facts: Vec::new() };

@@ -404,7 +404,7 @@ fn stop_name(stop: StopReason) -> &'static str {
         StopReason::Window => "the context window",
         StopReason::Scripted => "the script",
         StopReason::Server => "its server",
-        StopReason::Asked => "a stop text or id",
+        StopReason::Asked => "a stop that was asked for",
     }
 }
 

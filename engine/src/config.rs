@@ -1,6 +1,7 @@
 //! The engine's settings: everything besides policy, environment and seed that decides a rollout.
 
 use rao_envs::PromptStyle;
+use rao_envs::judge::{JudgeIdentity, Panel};
 use rao_policy::{PolicyError, Sampler, Stops};
 use serde::{Deserialize, Serialize};
 
@@ -36,24 +37,17 @@ impl Scheduler {
     }
 }
 
-/// Which tokens can be drawn, and what ends a completion besides its cell's end, the model's own end tokens and its length.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Which tokens a local policy can draw besides what `top_p` says, and what ends a completion besides its cell's end, the
+/// model's own end tokens and its length.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decoding {
-    /// Only the fewest most probable tokens that together have this probability can be drawn; 1 leaves none out.
-    pub top_p: f32,
     /// Only so many of the most probable tokens can be drawn; 0 leaves none out.
     pub top_k: u32,
     /// A completion ends once its text holds one of these.
     pub stop_texts: Vec<String>,
     /// A completion ends with any of these ids.
     pub stop_ids: Vec<u32>,
-}
-
-impl Default for Decoding {
-    fn default() -> Self {
-        Decoding { top_p: 1.0, top_k: 0, stop_texts: Vec::new(), stop_ids: Vec::new() }
-    }
 }
 
 impl Decoding {
@@ -101,17 +95,60 @@ pub struct EngineConfig {
     /// In which order nodes go on. Manifests leave `rounds` out.
     #[serde(default, skip_serializing_if = "Scheduler::is_rounds")]
     pub scheduler: Scheduler,
-    /// Which tokens can be drawn, and what ends a completion. Manifests leave the default out.
+    /// Whether a node's first prompt shows its ancestors' goals.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ancestors: bool,
+    /// Who judges what the environment does not judge itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judges: Option<Judges>,
+    /// Only the most probable tokens that together have this probability are drawn; 1 leaves none out, and manifests then
+    /// leave it out.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub top_p: f32,
+    /// What else decides which tokens are drawn and where completions end, for local policies. Manifests leave the default out.
     #[serde(default, skip_serializing_if = "Decoding::is_plain")]
     pub decoding: Decoding,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over by reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// The judges' identities.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Judges {
+    /// Who judges roots.
+    pub root: JudgeIdentity,
+    /// Who judges children.
+    pub child: JudgeIdentity,
+}
+
+impl Judges {
+    /// The identities of a panel's judges.
+    #[must_use]
+    pub fn of(panel: &Panel) -> Self {
+        let (root, child) = panel.identities();
+        Judges { root, child }
+    }
+}
+
+fn whole() -> f32 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_whole(top_p: &f32) -> bool {
+    *top_p == whole()
 }
 
 impl EngineConfig {
     /// How a local policy draws tokens.
     #[must_use]
     pub fn sampler(&self) -> Sampler {
-        let Decoding { top_p, top_k, .. } = self.decoding;
-        Sampler { top_p, top_k, ..Sampler::whole(self.temperature, self.max_tokens) }
+        let whole = Sampler::whole(self.temperature, self.max_tokens);
+        Sampler { top_p: self.top_p, top_k: self.decoding.top_k, ..whole }
     }
 
     /// Checks the ranges that a rollout relies on.
@@ -132,7 +169,7 @@ impl EngineConfig {
         range("context", f64::from(self.context), 32.0, f64::from(1 << 20))?;
         range("max-tokens", f64::from(self.max_tokens), 1.0, f64::from(self.context))?;
         range("temperature", f64::from(self.temperature), 0.0, 10.0)?;
-        range("top-p", f64::from(self.decoding.top_p), f64::from(f32::MIN_POSITIVE), 1.0)?;
+        range("top-p", f64::from(self.top_p), 0.001, 1.0)?;
         self.decoding.stops().map_err(|e| e.to_string())?;
         range("lambda", self.lambda, 0.0, 1000.0)
     }

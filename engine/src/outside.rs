@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rao_envs::{Args, Detached, Episode, Goal, Judgement, ToolResult, Value};
+use rao_envs::judge::{Panel, Ruling};
+use rao_envs::{Args, Assessment, Detached, Ending, Episode, Goal, ToolResult};
 use rao_policy::Chat;
 use rao_store::event::{Body, CallIssued, Event, StopReason};
 use rao_store::{NodePath, TokenId};
@@ -32,6 +33,8 @@ pub struct Asking<'a> {
     pub node: &'a NodePath,
     /// Its goal.
     pub goal: &'a Goal,
+    /// Its ancestors' goals in words, the closest first; empty unless prompts show them.
+    pub ancestors: &'a [String],
     /// Its current step.
     pub step: u32,
     /// Steps it may take.
@@ -88,8 +91,14 @@ pub trait Outside {
     /// The refusal's text.
     fn delegate(&mut self, site: &CallSite<'_>, args: &Args) -> Result<Goal, String>;
 
+    /// The variable under which a node's interpreter holds its goal's context, if it does.
+    fn context_variable(&self) -> Option<String>;
+
     /// Judges a node that ended.
-    fn verify(&mut self, node: &NodePath, value: Option<&Value>) -> Judgement;
+    ///
+    /// # Errors
+    /// When a verdict that had to be on record is not.
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError>;
 
     /// The world, for scripted policies, if there is one.
     fn episode(&self) -> Option<&dyn Episode>;
@@ -120,6 +129,7 @@ pub struct Live {
     episode: Box<dyn Episode>,
     chat: Arc<Chat>,
     config: EngineConfig,
+    panel: Panel,
 }
 
 /// A completion shorter than this could not hold a cell: a context that leaves less room has overflowed.
@@ -134,7 +144,7 @@ pub fn absorb(episode: &mut dyn Episode, events: &[Event]) -> Result<(), EngineE
     for event in events {
         match &event.body {
             Body::NodeSpawned(spawned) => {
-                let goal = answer::goal(&spawned.node, &spawned.goal, &spawned.targets, &spawned.context)?;
+                let goal = answer::goal(&spawned.node, &spawned.goal, &spawned.targets, spawned.context.as_str())?;
                 episode.enter(spawned.node.ordinals(), &goal);
             }
             Body::CallIssued(call) => {
@@ -161,7 +171,8 @@ pub fn absorb(episode: &mut dyn Episode, events: &[Event]) -> Result<(), EngineE
 pub fn prompt_texts(episode: &dyn Episode, config: &EngineConfig, asking: &Asking<'_>) -> (String, String) {
     let (style, recursive) = (config.prompt, config.recursive);
     let space = episode.action_space(style, recursive);
-    (episode.system_prompt(style, recursive), protocol::first_turn(style, asking.goal, &space, asking.budget))
+    let user = protocol::first_turn(style, asking.goal, asking.ancestors, &space, asking.budget);
+    (episode.system_prompt(style, recursive), user)
 }
 
 /// The text of a prompt as the log stores it.
@@ -171,10 +182,22 @@ pub fn prompt_text(system: &str, user: &str) -> String {
 }
 
 impl Live {
-    /// The outside of one rollout.
+    /// The outside of one rollout, with the standard panel of judges.
     #[must_use]
     pub fn new(episode: Box<dyn Episode>, chat: Arc<Chat>, config: EngineConfig) -> Self {
-        Live { episode, chat, config }
+        Live { episode, chat, config, panel: Panel::default() }
+    }
+
+    /// What the environment says of a node that ended.
+    pub fn assess(&mut self, node: &NodePath, ending: &Ending<'_>) -> Assessment {
+        self.episode.verify(node.ordinals(), ending)
+    }
+
+    /// The same with other judges.
+    #[must_use]
+    pub fn with_panel(mut self, panel: Panel) -> Self {
+        self.panel = panel;
+        self
     }
 
     fn fit(&self, context: usize, text: String, ids: Vec<u32>) -> Option<Extension> {
@@ -229,8 +252,13 @@ impl Outside for Live {
         self.episode.delegate(site.node.ordinals(), args)
     }
 
-    fn verify(&mut self, node: &NodePath, value: Option<&Value>) -> Judgement {
-        self.episode.verify(node.ordinals(), value)
+    fn context_variable(&self) -> Option<String> {
+        self.episode.context_variable().map(str::to_owned)
+    }
+
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError> {
+        let assessment = self.assess(node, ending);
+        Ok(self.panel.rule(assessment)?)
     }
 
     fn episode(&self) -> Option<&dyn Episode> {

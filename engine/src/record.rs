@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rao_envs::judge::Panel;
 use rao_envs::{Environment, Task};
 use rao_store::event::{Body, HostFacts, Kind, PolicyIdentity, RolloutStarted, RunFinished, RunStarted};
 use rao_store::{Digest, EventSource, Expected, Filter, Log, RolloutId, RunId, Seq, Stream, content_digest_of_run};
@@ -35,6 +36,8 @@ pub struct Plan {
     pub only: Option<Vec<RolloutId>>,
     /// The most rollouts in progress at a time. It decides memory and speed, not content.
     pub width: usize,
+    /// Who judges what the environment does not judge itself.
+    pub panel: Panel,
 }
 
 impl Plan {
@@ -165,6 +168,9 @@ fn env_config(plan: &Plan) -> Result<String, EngineError> {
         let episode = plan.env.open(task)?;
         let tools: Vec<_> = episode.tools().iter().map(|tool| json!([tool.name, tool.is_async])).collect();
         object.insert("tools".into(), tools.into());
+        if let Some(variable) = episode.context_variable() {
+            object.insert("context_variable".into(), variable.into());
+        }
     }
     Ok(config.to_string())
 }
@@ -215,7 +221,7 @@ fn finish_run(
         let next = Seq(stored.len() as u64);
         let mut episode = plan.env.open(task)?;
         outside::absorb(&mut *episode, &stored)?;
-        let outside = Live::new(episode, Arc::clone(&chat), plan.config.clone());
+        let outside = Live::new(episode, Arc::clone(&chat), plan.config.clone()).with_panel(plan.panel.clone());
         let tree = Tree::fold(&stored)?;
         if tree.finished.is_some() {
             earlier.push(summary(&tree));

@@ -57,6 +57,9 @@ fn config() -> EngineConfig {
         lambda: 0.25,
         cell: CellLimits::default(),
         scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
         decoding: rao_engine::Decoding::default(),
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rao_engine::record::{Plan, Recorded, record, resume};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
 use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted};
+use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig, Verify};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
@@ -34,6 +35,9 @@ fn config() -> EngineConfig {
         lambda: 0.5,
         cell: CellLimits::default(),
         scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
         decoding: rao_engine::Decoding::default(),
     }
 }
@@ -46,7 +50,7 @@ fn plan(tasks: usize, group_size: u32) -> Plan {
     let env = env(Verify::Delta);
     let selection = Selection { presets: vec!["tiny".into()], split: Split::Train, count: Some(tasks), seed: 3 };
     let tasks = env.tasks(&selection).unwrap();
-    Plan { env, tasks, group_size, config: config(), seed: 11, only: None, width: 8 }
+    Plan { env, tasks, group_size, config: config(), seed: 11, only: None, width: 8, panel: Panel::default() }
 }
 
 fn open(dir: &Path) -> Arc<Log> {

@@ -3,6 +3,9 @@
 use clap::Args;
 use rao_engine::Decoding;
 
+use super::exit::Failure;
+use super::policies::Loaded;
+
 /// How completions are drawn and ended.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DecodingArgs {
@@ -19,12 +22,16 @@ pub(crate) struct DecodingArgs {
 
 impl DecodingArgs {
     /// The settings as a run's manifest holds them.
-    pub(crate) fn decoding(&self, top_p: Option<f32>) -> Decoding {
-        Decoding {
-            top_p: top_p.unwrap_or(1.0),
-            top_k: self.top_k.unwrap_or(0),
-            stop_texts: self.stop_text.clone(),
-            stop_ids: self.stop_id.clone(),
+    pub(crate) fn decoding(&self) -> Decoding {
+        Decoding { top_k: self.top_k.unwrap_or(0), stop_texts: self.stop_text.clone(), stop_ids: self.stop_id.clone() }
+    }
+
+    /// Refuses what a served policy would not do.
+    pub(crate) fn check(&self, policy: &Loaded) -> Result<(), Failure> {
+        if policy.is_served() && self.decoding() != Decoding::default() {
+            let failure = Failure::usage("--top-k, --stop-text and --stop-id are for local policies");
+            return Err(failure.help("leave them out, or set them at the server"));
         }
+        Ok(())
     }
 }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
+use rao_engine::{Actor, EngineConfig, Sampled, Scripted, ServedActor};
 use rao_envs::Script;
+use rao_policy::served::Served;
 use rao_policy::{Chat, Limits, LocalPolicy, Policy as _, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
@@ -12,6 +13,7 @@ use rao_store::event::{HostFacts, RunStarted};
 use super::args::{PolicyArgs, PolicyName};
 use super::exit::{Code, Failure};
 use super::open;
+use super::served::{self, Facts, ServedArgs, ServerName};
 
 pub(crate) use rao_replay::recorded::MODEL_FACT;
 
@@ -23,6 +25,7 @@ pub(crate) enum Loaded {
     Scripted(Script, Arc<Chat>),
     Local(Box<LocalPolicy>, Option<PathBuf>),
     Quantized(Box<QuantizedPolicy>, PathBuf),
+    Served(Box<Served>, Facts),
 }
 
 impl Loaded {
@@ -31,13 +34,25 @@ impl Loaded {
             Loaded::Scripted(_, chat) => Arc::clone(chat),
             Loaded::Local(policy, _) => Arc::new(policy.chat().clone()),
             Loaded::Quantized(policy, _) => Arc::new(policy.chat().clone()),
+            Loaded::Served(served, _) => Arc::new(served.chat().clone()),
+        }
+    }
+
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(self, Loaded::Served(..))
+    }
+
+    /// Adds what a run notes of where its policy was.
+    pub(crate) fn add_facts(&self, host: &mut HostFacts) {
+        if let Loaded::Served(_, facts) = self {
+            facts.add_to(host);
         }
     }
 
     /// The folder that its weights came from.
     pub(crate) fn folder(&self) -> Option<&Path> {
         match self {
-            Loaded::Scripted(..) => None,
+            Loaded::Scripted(..) | Loaded::Served(..) => None,
             Loaded::Local(_, folder) => folder.as_deref(),
             Loaded::Quantized(_, file) => Some(file),
         }
@@ -45,7 +60,7 @@ impl Loaded {
 
     /// Whether brief prompts are the default for it.
     pub(crate) fn is_tiny(&self) -> bool {
-        self.chat().vocab_size() <= BRIEF_VOCABULARY
+        !self.is_served() && self.chat().vocab_size() <= BRIEF_VOCABULARY
     }
 
     /// Positions that its model has.
@@ -54,6 +69,7 @@ impl Loaded {
             Loaded::Scripted(..) => None,
             Loaded::Local(policy, _) => Some(policy.decoder().config().max_positions),
             Loaded::Quantized(policy, _) => Some(policy.positions()),
+            Loaded::Served(served, _) => served.window().map(|window| window as usize),
         }
     }
 
@@ -70,6 +86,7 @@ impl Loaded {
                 let policy = policy.with_stops(config.decoding.stops()?);
                 Box::new(Sampled::new(Box::new(policy), chat, sampler, window).of_kind("gguf"))
             }
+            Loaded::Served(served, _) => Box::new(ServedActor::new(*served, config)),
         })
     }
 }
@@ -77,10 +94,15 @@ impl Loaded {
 /// Loads a policy by name.
 pub(crate) fn load(args: &PolicyArgs) -> Result<Loaded, Failure> {
     let name = args.policy.clone().unwrap_or(PolicyName::Mini);
-    load_named(&name, args.tokenizer.as_deref(), args.limits())
+    load_named(&name, args.tokenizer.as_deref(), &args.server, args.limits())
 }
 
-fn load_named(name: &PolicyName, tokenizer: Option<&str>, limits: Limits) -> Result<Loaded, Failure> {
+fn load_named(
+    name: &PolicyName,
+    tokenizer: Option<&str>,
+    server: &ServedArgs,
+    limits: Limits,
+) -> Result<Loaded, Failure> {
     let scripted = |script| Ok(Loaded::Scripted(script, Arc::new(chat(tokenizer.unwrap_or("mini"))?)));
     match name {
         PolicyName::Oracle => scripted(Script::Oracle),
@@ -98,6 +120,12 @@ fn load_named(name: &PolicyName, tokenizer: Option<&str>, limits: Limits) -> Res
         PolicyName::Gguf(file) => {
             let policy = QuantizedPolicy::load(file, limits)?;
             Ok(Loaded::Quantized(Box::new(policy), file.canonicalize().unwrap_or_else(|_| file.clone())))
+        }
+        PolicyName::Served(address) => {
+            let own = (server.server == Some(ServerName::Text)).then_some("mini");
+            let which = tokenizer.or(own);
+            let (served, facts) = served::connect(address, server, which, which.map(chat).transpose()?)?;
+            Ok(Loaded::Served(served, facts))
         }
     }
 }
@@ -141,6 +169,7 @@ fn recorded_name(started: &RunStarted, host: &HostFacts) -> Result<PolicyName, F
                 Err(Failure::new(Code::Unavailable, message).help("name it with `--policy gguf:FILE`"))
             }
         },
+        (kind, _) if served::is_served(kind) => served::recorded(started, host),
         (kind, name) => {
             let message =
                 format!("the run was recorded with policy `{name}` of kind `{kind}`, which this program does not know");
@@ -155,7 +184,13 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         Some(name) => name.clone(),
         None => recorded_name(started, host)?,
     };
-    let loaded = load_named(&name, args.tokenizer.as_deref(), args.limits())?;
+    let loaded = match &name {
+        PolicyName::Served(_) => {
+            let (server, tokenizer) = served::recorded_args(host, &args.server);
+            load_named(&name, args.tokenizer.as_deref().or(tokenizer.as_deref()), &server, args.limits())?
+        }
+        name => load_named(name, args.tokenizer.as_deref(), &args.server, args.limits())?,
+    };
     let tokenizer = Digest(loaded.chat().digest());
     if tokenizer != started.policy.tokenizer {
         let message = format!(
@@ -164,7 +199,19 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
             tokenizer.short()
         );
         return Err(Failure::usage(message)
-            .help("name the right one with `--tokenizer` (scripted policies) or `--policy local:DIR`"));
+            .help("name the right one with `--tokenizer` (scripted and served policies) or `--policy local:DIR`"));
+    }
+    if let (Loaded::Served(now, _), None) = (&loaded, &args.policy)
+        && now.name() != started.policy.name
+    {
+        let message = format!(
+            "the run was recorded with the model `{}`, but {} now serves `{}`",
+            started.policy.name,
+            now.address(),
+            now.name()
+        );
+        let failure = Failure::new(Code::Unavailable, message);
+        return Err(failure.help("name a server that still has it with `--policy openai:URL`"));
     }
     if let (Loaded::Local(policy, _), None) = (&loaded, &args.policy) {
         let weights = Some(Digest(policy.identity().weights));
@@ -183,6 +230,15 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         }
     }
     Ok(loaded)
+}
+
+/// The policy that samples a run's tokens again, to be compared with those of the log.
+pub(crate) fn to_sample_again(started: &RunStarted, host: &HostFacts, args: &PolicyArgs) -> Result<Loaded, Failure> {
+    let by_server = match &args.policy {
+        Some(name) => matches!(name, PolicyName::Served(_)),
+        None => served::is_served(&started.policy.kind),
+    };
+    if by_server { Err(served::refuse_tokens(started)) } else { recorded(started, host, args) }
 }
 
 /// The model that a training starts from when none is named: the one that recorded the run, or mini for scripted runs.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use rao_engine::record::{Plan, Recorded, record, resume};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
 use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted, Sink};
+use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split, Task};
 use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
@@ -45,6 +46,9 @@ pub fn config() -> EngineConfig {
         lambda: 0.5,
         cell: CellLimits::default(),
         scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
         decoding: rao_engine::Decoding::default(),
     }
 }
@@ -72,7 +76,7 @@ pub fn plan(tasks: usize, group_size: u32, config: EngineConfig) -> Plan {
 #[must_use]
 pub fn plan_in(env: Arc<dyn Environment>, tasks: usize, group_size: u32, config: EngineConfig) -> Plan {
     let tasks = tiny(&*env, tasks, 3);
-    Plan { env, tasks, group_size, config, seed: 11, only: None, width: 8 }
+    Plan { env, tasks, group_size, config, seed: 11, only: None, width: 8, panel: Panel::default() }
 }
 
 /// A log without the ordered store: tests open many logs and are not about it. The clock stands still.

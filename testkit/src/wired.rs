@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use rao_envs::{
-    Args, Defaults, Detached, EnvError, Environment, Episode, Goal, Judgement, NodeKey, PromptStyle, Script, Selection,
-    Task, Tool, ToolResult, Turn, Value,
+    Args, Assessment, Defaults, Detached, Ending, EnvError, Environment, Episode, Goal, NodeKey, PromptStyle, Script,
+    Selection, Task, Tool, ToolResult, Turn, Value,
 };
 
 use crate::env;
@@ -53,6 +53,10 @@ impl Environment for Wired {
 
     fn defaults(&self, presets: &[String]) -> Defaults {
         self.inner.defaults(presets)
+    }
+
+    fn default_preset(&self) -> &'static str {
+        self.inner.default_preset()
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Vec<Task>, EnvError> {
@@ -124,8 +128,8 @@ impl Episode for WiredEpisode {
         self.inner.delegate(node, args)
     }
 
-    fn verify(&mut self, node: &NodeKey, value: Option<&Value>) -> Judgement {
-        self.inner.verify(node, value)
+    fn verify(&mut self, node: &NodeKey, ending: &Ending<'_>) -> Assessment {
+        self.inner.verify(node, ending)
     }
 
     fn scripted(&self, script: Script, turn: &Turn<'_>) -> String {

@@ -127,8 +127,14 @@ impl Rollout {
         if self.parts.config.recursive {
             functions.push(Function { name: LAUNCH.into(), is_async: true });
         }
-        let seed = seed::repl(self.tree.seed_at(self.node(path)?.spawned), path);
-        self.parts.repl.open(&functions, &self.parts.config.cell, seed).map_err(|source| repl_error(path, source))
+        let node = self.node(path)?;
+        let seed = seed::repl(self.tree.seed_at(node.spawned), path);
+        let failed = |source| repl_error(path, source);
+        let mut repl = self.parts.repl.open(&functions, &self.parts.config.cell, seed).map_err(failed)?;
+        if let Some(variable) = self.parts.outside.context_variable() {
+            repl.define(&variable, node.context_text.clone()).map_err(failed)?;
+        }
+        Ok(repl)
     }
 
     /// What a call is replied with; `None` while it waits for its result elsewhere.
@@ -168,7 +174,7 @@ impl Rollout {
         let Some(step) = node.last_step() else { return Vec::new() };
         let is_answerable = |number: &u32| {
             step.calls.get(*number as usize).is_some_and(|call| match (&call.child, &call.refused) {
-                (Some(child), _) => self.tree.node(child).is_some_and(|child| child.reward.is_some()),
+                (Some(child), _) => self.tree.node(child).is_some_and(|child| self.has_answer(child)),
                 (None, Some(_)) => true,
                 (None, None) => call.name != LAUNCH && self.has_come(node, *number),
             })

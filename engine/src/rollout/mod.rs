@@ -71,6 +71,8 @@ pub struct Rollout {
     policy_version: PolicyVersion,
     /// Nodes that are not settled yet; the rest of the tree needs no look.
     active: BTreeSet<NodePath>,
+    /// Nodes that ended and wait for the root's verdict: theirs will be the same, or their reward rests on one that will.
+    deferred: BTreeSet<NodePath>,
     sessions: BTreeMap<NodePath, Session>,
     rows: BTreeMap<NodePath, u64>,
     /// How many rows were handed out; a row is never used twice.
@@ -131,6 +133,7 @@ impl Rollout {
             parts,
             tree,
             active,
+            deferred: BTreeSet::new(),
             sessions: BTreeMap::new(),
             rows: BTreeMap::new(),
             next_row: 0,
@@ -211,7 +214,7 @@ impl Rollout {
 
     fn goal(&self, path: &NodePath) -> Result<Goal, EngineError> {
         let node = self.node(path)?;
-        answer::goal(path, &node.goal, &node.targets, &node.context_text)
+        answer::goal(path, &node.goal, &node.targets, node.context_text.clone())
     }
 
     fn spawn_root(&mut self) -> Result<(), EngineError> {
@@ -224,18 +227,31 @@ impl Rollout {
         self.parts.outside.enter(&node, &goal);
         self.active.insert(node.clone());
         let depth = node.depth();
-        let targets = goal.targets.to_string();
-        self.emit(NodeSpawned { node, call, goal: goal.text, targets, context: goal.context, depth, budget }.into())
+        let (targets, context) = (goal.targets.to_string(), goal.context.to_string());
+        self.emit(NodeSpawned { node, call, goal: goal.text, targets, context, depth, budget }.into())
     }
 
     fn prompt(&mut self, path: &NodePath) -> Result<(), EngineError> {
         let goal = self.goal(path)?;
         let node = self.node(path)?;
-        let asking = Asking { node: path, goal: &goal, step: 0, budget: node.budget, context: 0 };
+        let ancestors = self.ancestors(path)?;
+        let asking =
+            Asking { node: path, goal: &goal, ancestors: &ancestors, step: 0, budget: node.budget, context: 0 };
         match self.parts.outside.prompt(&asking)? {
             Some(extension) => self.extend(path, Role::Prompt, 0, extension),
             None => self.end(path, Outcome::ContextOverflow),
         }
+    }
+
+    /// The goals above a node, the closest first, if prompts show them.
+    fn ancestors(&self, path: &NodePath) -> Result<Vec<String>, EngineError> {
+        let mut goals = Vec::new();
+        let mut above = path.parent().filter(|_| self.parts.config.ancestors);
+        while let Some(parent) = above {
+            goals.push(self.node(&parent)?.goal.clone());
+            above = parent.parent();
+        }
+        Ok(goals)
     }
 
     fn extend(
@@ -318,7 +334,7 @@ impl Rollout {
 }
 
 /// What an agent sees of a cell: its output, then its error.
-fn shown(output: &CellFinished) -> String {
+pub(crate) fn shown(output: &CellFinished) -> String {
     match &output.error {
         Some(error) => format!("{}Error: {error}", output.stdout),
         None => output.stdout.clone(),

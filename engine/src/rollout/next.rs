@@ -1,5 +1,7 @@
 //! What happens next, decided from the tree alone.
 
+use std::cmp::Reverse;
+
 use rao_store::{NodePath, Seq};
 
 use super::{Move, Rollout, Session};
@@ -85,7 +87,7 @@ impl Rollout {
         if let Some(node) = find(&|n| n.phase == Phase::Spawned) {
             return Some(Move::Prompt(node));
         }
-        if let Some(node) = find(&|n| n.phase == Phase::Ended) {
+        if let Some(node) = self.unsettled() {
             return Some(Move::Settle(node));
         }
         if let Some(node) = find(&|n| n.phase == Phase::CellDone) {
@@ -94,11 +96,27 @@ impl Rollout {
         find(&|n| n.phase == Phase::InCell && !self.is_suspended(n)).map(Move::Drive)
     }
 
+    /// The next ended node that lacks its verdict or reward and can be given it. Those that wait for the root come once it
+    /// has its verdict: first every verdict, in path order, then every reward, the deepest first.
+    fn unsettled(&self) -> Option<NodePath> {
+        let mut ended = self.active_nodes().filter(|n| n.phase == Phase::Ended);
+        if !self.root_is_judged() {
+            return ended.find(|n| !self.deferred.contains(&n.path)).map(|n| n.path.clone());
+        }
+        let ended: Vec<&Node> = ended.collect();
+        let unjudged = ended.iter().find(|n| n.success().is_none());
+        let deepest = || ended.iter().min_by_key(|n| (Reverse(n.depth), &n.path));
+        unjudged.or_else(deepest).map(|n| n.path.clone())
+    }
+
     /// Whether the node's cell waits for answers that are not there yet.
     fn is_suspended(&self, node: &Node) -> bool {
         match self.sessions.get(&node.path) {
             Some(Session { progress: Some(Progress::Blocked { .. }), .. }) => true,
-            Some(Session { progress: Some(Progress::Call(call)), .. }) => !self.has_come(node, call.call),
+            Some(Session { progress: Some(Progress::Call(call)), .. }) => {
+                let is_issued = node.last_step().is_some_and(|step| step.calls.len() > call.call as usize);
+                is_issued && !call.is_async && !self.has_come(node, call.call)
+            }
             _ => false,
         }
     }

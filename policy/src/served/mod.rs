@@ -194,6 +194,12 @@ impl Pending {
     pub fn abort(&self) {
         self.0.abort();
     }
+
+    /// Whether it has been answered or given up.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.0.is_finished()
+    }
 }
 
 impl Served {
@@ -306,7 +312,7 @@ impl Served {
 impl Link {
     async fn complete(&self, job: &Job) -> Result<Given, ServedError> {
         if job.room() == 0 {
-            let (text, score) = (String::new(), Score::Absent);
+            let (text, score) = (String::new(), if self.kind.has_tokens() { Score::Own } else { Score::Absent });
             return Ok(Given { text, tokens: Vec::new(), logprobs: Vec::new(), score, end: job.limit() });
         }
         // The semaphore is never closed.

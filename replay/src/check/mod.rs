@@ -13,6 +13,7 @@
 //! before `from`; before `from` no policy, tool or judge is called. The events that a fork shares with its base are facts
 //! of another execution: they are never made again, but compared with the base where the log has it.
 
+mod bench;
 mod compare;
 mod divergence;
 mod fold;
@@ -349,7 +350,7 @@ impl Replay {
             next: "name it with --policy, or use --check tools",
         })?;
         let live = Live::new(episode, Arc::clone(actor.chat()), self.config.clone());
-        Ok(Box::new(tools::Full::new(logged, live)))
+        Ok(Box::new(tools::Full::new(logged, live, &self.config)))
     }
 }
 
@@ -366,6 +367,7 @@ fn cause(started: &RunStarted, check: Check, means: &Means) -> Option<String> {
         let mut stored: serde_json::Value = serde_json::from_str(&started.env_config).unwrap_or_default();
         if let Some(object) = stored.as_object_mut() {
             object.remove("tools");
+            object.remove("context_variable");
         }
         let now = env.config();
         if stored != now {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use rao_engine::{EngineConfig, Scheduler};
+use rao_engine::{Actor, EngineConfig, Scheduler};
 use rao_replay::check::Check;
 use rao_store::event::Body;
 use rao_store::{RolloutId, Stream};
 
 use crate::stage::{
-    ALL, Late, Played, RUN, Wired, bodies, checked, config, copied, means, open, plan, plan_in, record_in,
-    replay_everything, resume_in, sampled,
+    Late, Played, RUN, Wired, bodies, checked, config, copied, cut_and_finish, means, open, plan, plan_in, record_in,
+    replay_everything, sampled,
 };
 
 const STREAM: Stream = Stream::Rollout(RUN, RolloutId(0));
@@ -46,23 +46,8 @@ fn slow_calls_are_replayed_in_the_order_in_which_they_came() {
         let whole = bodies(&*log, STREAM);
         let kinds: Vec<_> = whole.iter().map(Body::kind).collect();
         orders.insert(format!("{kinds:?}"));
-        // Cut off anywhere, it replays to its end and is finished; how is whatever happens then.
-        for cut in (1..whole.len()).step_by(5) {
-            let dir = tempfile::tempdir().unwrap();
-            let part = copied(&*log, dir.path(), &whole[..cut]);
-            for check in ALL {
-                let result = checked(&*part, RUN, 0, check, 0, &mut means);
-                assert!(result.divergence.is_none(), "{check:?}, cut at {cut}: {}", result.divergence.unwrap());
-                assert_eq!((result.compared, result.complete), (cut as u64, false));
-            }
-            resume_in(&part, RUN, &world(), &mut Late::scrambled(program.again(), 4, seed + 7));
-            assert_eq!(bodies(&*part, STREAM)[..cut], whole[..cut]);
-            for check in ALL {
-                let result = checked(&*part, RUN, 0, check, 0, &mut means);
-                assert!(result.divergence.is_none(), "{check:?}, resumed at {cut}: {}", result.divergence.unwrap());
-                assert!(result.complete);
-            }
-        }
+        let again = || -> Box<dyn Actor> { Box::new(Late::scrambled(program.again(), 4, seed + 7)) };
+        cut_and_finish(&*log, &world(), &mut means, &again, 9);
     }
     println!("{} orders", orders.len());
 }

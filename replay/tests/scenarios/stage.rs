@@ -58,3 +58,31 @@ pub(crate) fn cut_and_resume(log: &dyn EventSource, plan: &Plan, actor: &Played,
         assert_eq!(part.head(stream).unwrap().content, content, "resumed behind event {cut}");
     }
 }
+
+/// The same where the order is a fact, so that a resumed rollout need not go on as it did: what was there stays, and the
+/// whole replays at every check.
+pub(crate) fn cut_and_finish(
+    log: &dyn EventSource,
+    plan: &Plan,
+    means: &mut Means,
+    actor: &dyn Fn() -> Box<dyn Actor>,
+    step: usize,
+) {
+    let stream = Stream::Rollout(RUN, RolloutId(0));
+    let whole = bodies(log, stream);
+    for cut in (1..whole.len()).step_by(step) {
+        let dir = tempfile::tempdir().unwrap();
+        let part = copied(log, dir.path(), &whole[..cut]);
+        let mut all = |is_complete: bool| {
+            for check in ALL {
+                let result = checked(&*part, RUN, 0, check, 0, means);
+                assert!(result.divergence.is_none(), "{check:?}, cut at {cut}: {}", result.divergence.unwrap());
+                assert_eq!((result.complete, result.compared), (is_complete, result.events), "{check:?}, cut at {cut}");
+            }
+        };
+        all(false);
+        resume_in(&part, RUN, plan, &mut *actor());
+        all(true);
+        assert_eq!(bodies(&*part, stream)[..cut], whole[..cut], "resumed behind event {cut}");
+    }
+}

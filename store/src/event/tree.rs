@@ -134,7 +134,7 @@ pub enum StopReason {
     Scripted,
     /// A server ended it by itself, such as at an end token that the chat format does not know.
     Server,
-    /// At a stop text or stop id that the run's settings name.
+    /// A stop text or stop id that was asked for.
     Asked,
 }
 
