@@ -26,12 +26,16 @@ impl DecodingArgs {
         Decoding { top_k: self.top_k.unwrap_or(0), stop_texts: self.stop_text.clone(), stop_ids: self.stop_id.clone() }
     }
 
-    /// Refuses what a served policy would not do.
-    pub(crate) fn check(&self, policy: &Loaded) -> Result<(), Failure> {
-        if policy.is_served() && self.decoding() != Decoding::default() {
-            let failure = Failure::usage("--top-k, --stop-text and --stop-id are for local policies");
-            return Err(failure.help("leave them out, or set them at the server"));
-        }
-        Ok(())
+    /// Refuses what the policy would not do.
+    pub(crate) fn check(&self, top_p: f32, policy: &Loaded) -> Result<(), Failure> {
+        let is_plain = self.decoding() == Decoding::default();
+        let refused = match policy {
+            Loaded::Scripted(..) if top_p < 1.0 || !is_plain => {
+                "--top-p, --top-k, --stop-text and --stop-id are for models: a scripted policy draws nothing"
+            }
+            Loaded::Served(..) if !is_plain => "--top-k, --stop-text and --stop-id are for local policies",
+            _ => return Ok(()),
+        };
+        Err(Failure::usage(refused).help("leave them out"))
     }
 }

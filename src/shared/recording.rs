@@ -160,7 +160,7 @@ pub(crate) fn engine_config(
     };
     config.check().map_err(Failure::usage)?;
     check_positions(&config, policy)?;
-    engine.decoding.check(policy)?;
+    engine.decoding.check(config.top_p, policy)?;
     Ok(config)
 }
 
