@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod credit;
+pub(crate) mod decoding;
 pub(crate) mod exit;
 pub(crate) mod forks;
 pub(crate) mod json;

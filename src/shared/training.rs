@@ -27,11 +27,19 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings) -> Result<Trainer, F
             Ok(Trainer::new(policy.into_decoder(), tokenizer, settings, resources)?)
         }
         PolicyName::Local(folder) => {
+            if folder.is_file() {
+                let tokenizer = Chat::load(folder)?.to_json().to_vec();
+                return Ok(Trainer::new(Decoder::load(folder)?, tokenizer, settings, resources)?);
+            }
             // The loader's own message names the folder and the file that is missing.
             if !folder.is_dir() {
                 Decoder::load(folder)?;
             }
             Ok(Trainer::fresh(folder, settings, resources)?)
+        }
+        PolicyName::Gguf(file) => {
+            let failure = Failure::usage("a quantized policy is frozen: its matrix products have no gradient");
+            Err(failure.help(format!("train it dequantized: --model local:{}", file.display())))
         }
         PolicyName::Oracle | PolicyName::Noisy => {
             let failure = Failure::usage("a scripted policy has no weights to train");
