@@ -51,8 +51,8 @@ impl LocalPolicy {
     /// When a file is missing or unreadable, or the files do not fit together.
     pub fn load(dir: &Path, limits: Limits) -> Result<Self, PolicyError> {
         let name = dir.file_name().map_or_else(|| "local".to_owned(), |name| name.to_string_lossy().into_owned());
-        let file = |name| files::read(dir, name);
-        Self::from_bytes(&name, &file("config.json")?, &file("tokenizer.json")?, &file("model.safetensors")?, limits)
+        let decoder = Decoder::load(dir)?;
+        Self::new(&name, decoder, Chat::from_bytes(&files::read(dir, "tokenizer.json")?)?, limits)
     }
 
     /// As [`LocalPolicy::load`], from the contents of the three files.

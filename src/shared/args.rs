@@ -195,6 +195,10 @@ pub(crate) struct PolicyArgs {
     /// Tokenizer of scripted policies: mini, bytes, a model folder, or a tokenizer.json [default: mini].
     #[arg(long, value_name = "WHICH", help_heading = "Policy")]
     pub(crate) tokenizer: Option<String>,
+    /// A low-rank adapter on the weights of --policy, in peft's layout. A folder that `train --lora` made needs no more than
+    /// local:DIR.
+    #[arg(long, value_name = "DIR", help_heading = "Policy")]
+    pub(crate) adapter: Option<PathBuf>,
 }
 
 /// A policy by name.

@@ -2,10 +2,13 @@
 
 pub(crate) mod args;
 pub(crate) mod credit;
+pub(crate) mod curves;
 pub(crate) mod exit;
 pub(crate) mod forks;
 pub(crate) mod json;
 pub(crate) mod layers;
+pub(crate) mod memory;
+pub(crate) mod metrics;
 pub(crate) mod open;
 pub(crate) mod out;
 pub(crate) mod policies;
@@ -13,3 +16,4 @@ pub(crate) mod recording;
 pub(crate) mod repls;
 pub(crate) mod table;
 pub(crate) mod training;
+pub(crate) mod tuning;

@@ -16,4 +16,5 @@ mod record_and_read;
 mod regression;
 mod schema;
 mod sealed;
+mod trainer;
 mod training;
