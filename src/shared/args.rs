@@ -273,6 +273,10 @@ pub(crate) struct PolicyArgs {
     /// never content.
     #[arg(long, value_name = "MIB", help_heading = "Policy")]
     pub(crate) kv_memory: Option<u32>,
+    /// A low-rank adapter on the weights of --policy, in peft's layout. A folder that `train --lora` made needs no more than
+    /// local:DIR.
+    #[arg(long, value_name = "DIR", help_heading = "Policy")]
+    pub(crate) adapter: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) server: ServedArgs,
 }
