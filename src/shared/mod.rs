@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod credit;
+pub(crate) mod cursor;
 pub(crate) mod exit;
 pub(crate) mod forks;
 pub(crate) mod json;

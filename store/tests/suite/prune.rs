@@ -37,7 +37,9 @@ fn six_runs(dir: &Path) -> Vec<Event> {
         record_run(&log, n).unwrap();
         // A commit that begins with another run's event.
         let tickets = [8, 9].map(|n| log.submit(rollout(n, 0), Expected::Any, vec![note("mixed")]));
-        tickets.into_iter().for_each(|ticket| drop(ticket.wait().unwrap()));
+        for ticket in tickets {
+            ticket.wait().unwrap();
+        }
     }
     log.close().unwrap();
     archive::seal(dir, run(2), options).unwrap();
