@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
 use rao_envs::judge::{JudgeIdentity, Panel, Seat, Spec};
 use rao_envs::{EnvError, Environment, Script, Secret, catalog};
-use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, QuantizedPolicy, Sampler};
+use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
 

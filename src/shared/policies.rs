@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted, ServedActor};
 use rao_envs::Script;
 use rao_policy::served::Served;
-use rao_policy::{Chat, Decoder, Limits, LocalPolicy, Policy as _, QuantizedPolicy, Sampler};
+use rao_policy::{Chat, Decoder, Limits, LocalPolicy, Policy as _, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
 

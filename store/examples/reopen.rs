@@ -30,7 +30,7 @@ fn body(i: u64) -> Body {
             tokens: (0..20 + spread as u32 / 3).map(TokenId).collect(),
             logprobs: (0..20 + spread as u32 / 3).map(|i| LogProb(i as f32 / -64.0)).collect(),
             logprob_kind: LogProbKind::Model,
-            sampler: SamplerSettings { temperature: 1.0, max_tokens: 512 },
+            sampler: SamplerSettings::whole(1.0, 512),
             stop: StopReason::CellEnd,
             policy_version: PolicyVersion(1),
         }

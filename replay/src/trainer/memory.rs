@@ -83,6 +83,8 @@ mod tests {
             head_dim: 16,
             rms_norm_eps: 1e-5,
             rope_theta: 1e4,
+            rope_scaling: rao_policy::RopeScaling::default(),
+            experts: None,
             tie_word_embeddings: true,
             max_positions: 4096,
         };
