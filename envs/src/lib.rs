@@ -7,6 +7,7 @@
 pub mod catalog;
 pub mod deepdive;
 pub mod judge;
+pub mod mail;
 mod options;
 mod text;
 pub mod textcraft;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
 use rao_envs::judge::{JudgeIdentity, Panel, Seat, Spec};
 use rao_envs::{EnvError, Environment, Script, Secret, catalog};
-use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, Sampler};
+use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
 
@@ -124,10 +124,19 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
         name: started.policy.name.clone(),
         tokenizer: started.policy.tokenizer.short(),
     };
-    let sampled = |policy: LocalPolicy| -> Box<dyn Actor> {
+    let sampled = |policy: LocalPolicy| -> Result<Box<dyn Actor>, RecordedError> {
         let chat = Arc::new(policy.chat().clone());
-        let sampler = Sampler::whole(config.temperature, config.max_tokens);
-        Box::new(Sampled::new(Box::new(policy), chat, sampler, config.context))
+        Ok(Box::new(Sampled::new(
+            Box::new(policy.with_stops(config.decoding.stops()?)),
+            chat,
+            config.sampler(),
+            config.context,
+        )))
+    };
+    let quantized = |policy: QuantizedPolicy| -> Result<Box<dyn Actor>, RecordedError> {
+        let (chat, stops) = (Arc::new(policy.chat().clone()), config.decoding.stops()?);
+        let actor = Sampled::new(Box::new(policy.with_stops(stops)), chat, config.sampler(), config.context);
+        Ok(Box::new(actor.of_kind("gguf")))
     };
     match (started.policy.kind.as_str(), started.policy.name.as_str(), folder) {
         ("scripted", name @ ("oracle" | "noisy"), _) => {
@@ -135,8 +144,9 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
             let chat = known_chat(started.policy.tokenizer)?.ok_or_else(missing)?;
             Ok(Box::new(Scripted::new(script, Arc::new(chat))))
         }
-        ("local", "mini", None) => Ok(sampled(rao_policy::mini()?)),
-        ("local", _, Some(folder)) if folder.is_dir() => Ok(sampled(LocalPolicy::load(&folder, Limits::default())?)),
+        ("local", "mini", None) => sampled(rao_policy::mini()?),
+        ("local", _, Some(path)) if path.exists() => sampled(LocalPolicy::load(&path, Limits::default())?),
+        ("gguf", _, Some(file)) if file.is_file() => quantized(QuantizedPolicy::load(&file, Limits::default())?),
         _ => Err(missing()),
     }
 }

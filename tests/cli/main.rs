@@ -2,27 +2,33 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may stop at the first thing that is not there")]
 
+#[expect(dead_code, reason = "its own tests use the rest")]
+#[path = "../../policy/tests/served/fake.rs"]
+#[expect(dead_code, reason = "its own tests use the rest")]
+#[path = "../../policy/tests/served/server.rs"]
 mod common;
 mod compare;
 mod cpython;
 mod damage;
 mod deepdive;
 mod doctor;
+mod durability;
 mod errors;
-#[expect(dead_code, reason = "its own tests use the rest")]
-#[path = "../../policy/tests/served/fake.rs"]
 mod fake;
+mod following;
 mod forks;
+mod guide;
 mod help;
+mod mail;
 mod minecraft;
 mod mini;
 mod official;
+mod prune;
 mod record_and_read;
 mod regression;
 mod schema;
 mod sealed;
 mod served;
-#[expect(dead_code, reason = "its own tests use the rest")]
-#[path = "../../policy/tests/served/server.rs"]
 mod server;
+mod trainer;
 mod training;

@@ -4,6 +4,8 @@
 const RUBRICS: &[(&str, &str)] = &[
     ("deepdive/child", include_str!("deepdive-child.txt")),
     ("deepdive/root", include_str!("deepdive-root.txt")),
+    ("mail/child", include_str!("mail-child.txt")),
+    ("mail/root", include_str!("mail-root.txt")),
     ("oolong/child", include_str!("oolong-child.txt")),
 ];
 
