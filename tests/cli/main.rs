@@ -2,10 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may stop at the first thing that is not there")]
 
-#[expect(dead_code, reason = "its own tests use the rest")]
-#[path = "../../policy/tests/served/fake.rs"]
-#[expect(dead_code, reason = "its own tests use the rest")]
-#[path = "../../policy/tests/served/server.rs"]
 mod common;
 mod compare;
 mod cpython;
@@ -14,6 +10,8 @@ mod deepdive;
 mod doctor;
 mod durability;
 mod errors;
+#[expect(dead_code, reason = "its own tests use the rest")]
+#[path = "../../policy/tests/served/fake.rs"]
 mod fake;
 mod following;
 mod forks;
@@ -29,6 +27,8 @@ mod regression;
 mod schema;
 mod sealed;
 mod served;
+#[expect(dead_code, reason = "its own tests use the rest")]
+#[path = "../../policy/tests/served/server.rs"]
 mod server;
 mod trainer;
 mod training;
