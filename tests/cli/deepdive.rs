@@ -74,7 +74,7 @@ fn delegation_answers_what_does_not_fit_one_window() {
 #[test]
 fn mistakes_are_logged_replayed_and_trained_on() {
     let place = Place::new();
-    let run = record(&place, "noisy", &["--preset", "4hop", "--tasks", "4", "--group", "4", "--context", "65536"]);
+    let run = record(&place, "noisy", &["--preset", "4hop", "--tasks", "3", "--group", "4", "--context", "8192"]);
     let success = run["success"].as_f64().unwrap();
     assert!(success > 0.0 && success < 1.0, "{run}");
     replays(&place);
