@@ -2,6 +2,8 @@
 
 /// Every rubric: name and text. A rubric that changes is another rubric: verdicts by it are new ones.
 const RUBRICS: &[(&str, &str)] = &[
+    ("deepdive/child", include_str!("deepdive-child.txt")),
+    ("deepdive/root", include_str!("deepdive-root.txt")),
     ("mail/child", include_str!("mail-child.txt")),
     ("mail/root", include_str!("mail-root.txt")),
     ("oolong/child", include_str!("oolong-child.txt")),
