@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use crate::oolong::Oolong;
 use crate::textcraft::TextCraft;
 use crate::{EnvError, EnvSettings, Environment};
 
 /// The names, as the command line and manifests write them.
-pub const NAMES: &[&str] = &["textcraft"];
+pub const NAMES: &[&str] = &["textcraft", "oolong"];
 
 /// Opens an environment.
 ///
@@ -18,6 +19,7 @@ pub const NAMES: &[&str] = &["textcraft"];
 pub fn open(name: &str, settings: &EnvSettings) -> Result<Arc<dyn Environment>, EnvError> {
     match name {
         "textcraft" => Ok(Arc::new(TextCraft::from_settings(settings)?)),
+        "oolong" => Ok(Arc::new(Oolong::from_settings(settings)?)),
         _ => Err(unknown(name)),
     }
 }
@@ -30,6 +32,7 @@ pub fn open(name: &str, settings: &EnvSettings) -> Result<Arc<dyn Environment>, 
 pub fn reopen(name: &str, stored: &Json, data: Option<PathBuf>) -> Result<Arc<dyn Environment>, EnvError> {
     match name {
         "textcraft" => Ok(Arc::new(TextCraft::reopen(stored, data)?)),
+        "oolong" => Ok(Arc::new(Oolong::reopen(stored, data)?)),
         _ => Err(unknown(name)),
     }
 }

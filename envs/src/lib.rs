@@ -6,6 +6,7 @@
 
 pub mod catalog;
 pub mod judge;
+pub mod oolong;
 mod options;
 mod text;
 pub mod textcraft;

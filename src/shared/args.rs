@@ -40,6 +40,8 @@ impl ThreadArgs {
 pub(crate) enum EnvName {
     /// TextCraft-Synth: craft items by recipes.
     Textcraft,
+    /// Oolong: questions about long transcripts.
+    Oolong,
 }
 
 impl EnvName {
@@ -47,6 +49,7 @@ impl EnvName {
     pub(crate) fn name(self) -> &'static str {
         match self {
             EnvName::Textcraft => "textcraft",
+            EnvName::Oolong => "oolong",
         }
     }
 }
@@ -120,6 +123,7 @@ pub(crate) struct TaskArgs {
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Tasks")]
     pub(crate) tasks: Option<Count>,
     /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme.
+    /// oolong: 2k, 8k, 32k, 128k, 175k; with --data 1ep, 2ep, .. or all.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Tasks")]
     pub(crate) preset: Vec<String>,
     #[command(flatten)]
