@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rao_engine::record::{Plan, record};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{BudgetModel, EngineConfig, Scripted, Tree};
+use rao_engine::{BudgetModel, EngineConfig, Scheduler, Scripted, Tree};
 use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
@@ -41,8 +41,10 @@ fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.0,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
         ancestors: false,
         judges: None,
+        top_p: 1.0,
     }
 }
 

@@ -17,6 +17,25 @@ pub enum BudgetModel {
     Shared,
 }
 
+/// In which order nodes go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// All ready nodes act as one batch, then cells run in node order ([`crate::rounds`]). For local policies.
+    #[default]
+    Rounds,
+    /// Each node goes on as soon as its own answer is there ([`crate::arrival`]); the order is a fact of the log. For
+    /// policies whose answers take long and come singly.
+    Arrival,
+}
+
+impl Scheduler {
+    /// Whether it is the one that manifests leave out.
+    fn is_rounds(&self) -> bool {
+        *self == Scheduler::Rounds
+    }
+}
+
 /// A rollout's settings. They stand in the run's manifest as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,12 +64,19 @@ pub struct EngineConfig {
     pub lambda: f64,
     /// Limits of a cell.
     pub cell: CellLimits,
+    /// In which order nodes go on. Manifests leave `rounds` out.
+    #[serde(default, skip_serializing_if = "Scheduler::is_rounds")]
+    pub scheduler: Scheduler,
     /// Whether a node's first prompt shows its ancestors' goals.
     #[serde(default, skip_serializing_if = "is_false")]
     pub ancestors: bool,
     /// Who judges what the environment does not judge itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judges: Option<Judges>,
+    /// Only the most probable tokens that together have this probability are drawn; 1 leaves none out, and manifests then
+    /// leave it out. For served policies.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub top_p: f32,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over by reference")]
@@ -77,6 +103,15 @@ impl Judges {
     }
 }
 
+fn whole() -> f32 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_whole(top_p: &f32) -> bool {
+    *top_p == whole()
+}
+
 impl EngineConfig {
     /// Checks the ranges that a rollout relies on.
     ///
@@ -96,6 +131,7 @@ impl EngineConfig {
         range("context", f64::from(self.context), 32.0, f64::from(1 << 20))?;
         range("max-tokens", f64::from(self.max_tokens), 1.0, f64::from(self.context))?;
         range("temperature", f64::from(self.temperature), 0.0, 10.0)?;
+        range("top-p", f64::from(self.top_p), 0.001, 1.0)?;
         range("lambda", self.lambda, 0.0, 1000.0)
     }
 }

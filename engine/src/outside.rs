@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rao_envs::judge::{Panel, Ruling};
-use rao_envs::{Args, Assessment, Ending, Episode, Goal, ToolResult};
+use rao_envs::{Args, Assessment, Detached, Ending, Episode, Goal, ToolResult};
 use rao_policy::Chat;
 use rao_store::event::{Body, CallIssued, Event, StopReason};
 use rao_store::{NodePath, TokenId};
@@ -102,6 +102,20 @@ pub trait Outside {
 
     /// The world, for scripted policies, if there is one.
     fn episode(&self) -> Option<&dyn Episode>;
+
+    /// A call as a job of its own, where it may run beside everything else; see [`Episode::detached`].
+    fn detached(&mut self, _site: &CallSite<'_>, _tool: &str, _args: &Args) -> Option<Detached> {
+        None
+    }
+
+    /// Takes over the effect of a detached call that is being answered with `result`.
+    fn absorb(&mut self, _site: &CallSite<'_>, _tool: &str, _args: &Args, _result: &ToolResult) {}
+
+    /// Whether the log's next event answers this call; `None` where no log decides. Under the `arrival` scheduler the
+    /// order of answers is a fact, which a replay takes from here.
+    fn is_next(&self, _site: &CallSite<'_>) -> Option<bool> {
+        None
+    }
 
     /// A stand-in for the interpreter at one step: a replay does not run a cell that a limit ended, because time
     /// limits do not repeat, but takes its calls from the log.
@@ -224,6 +238,14 @@ impl Outside for Live {
 
     fn call(&mut self, site: &CallSite<'_>, tool: &str, args: &Args) -> ToolResult {
         self.episode.call(site.node.ordinals(), tool, args)
+    }
+
+    fn detached(&mut self, site: &CallSite<'_>, tool: &str, args: &Args) -> Option<Detached> {
+        self.episode.detached(site.node.ordinals(), tool, args)
+    }
+
+    fn absorb(&mut self, site: &CallSite<'_>, tool: &str, args: &Args, result: &ToolResult) {
+        self.episode.absorb(site.node.ordinals(), tool, args, result);
     }
 
     fn delegate(&mut self, site: &CallSite<'_>, args: &Args) -> Result<Goal, String> {

@@ -9,7 +9,8 @@ use rao_store::{Digest, EventSource, Expected, Filter, Log, RolloutId, RunId, Se
 use serde_json::json;
 
 use crate::actor::Actor;
-use crate::config::EngineConfig;
+use crate::arrival;
+use crate::config::{EngineConfig, Scheduler};
 use crate::error::EngineError;
 use crate::outside::{self, Live};
 use crate::repl::ReplEngine;
@@ -239,7 +240,11 @@ fn finish_run(
     };
     let mut queue = plan.rollouts().into_iter().filter_map(|id| open(id, &mut earlier).transpose());
     let mut trees = Vec::new();
-    rounds::run(&mut queue, plan.width, actor, watch, &mut |rollout| trees.push(summary(rollout.tree())))?;
+    let run_all = match plan.config.scheduler {
+        Scheduler::Rounds => rounds::run,
+        Scheduler::Arrival => arrival::run,
+    };
+    run_all(&mut queue, plan.width, actor, watch, &mut |rollout| trees.push(summary(rollout.tree())))?;
     drop(queue);
     for tree in earlier.iter().chain(&trees) {
         total.add(tree);

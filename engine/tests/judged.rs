@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use rao_engine::repl::{CellLimits, Cpython, CpythonOptions, Monty, ReplEngine};
 use rao_engine::{
-    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scripted, Sink, Tree, absorb,
-    rounds,
+    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scheduler, Scripted, Sink, Tree,
+    absorb, rounds,
 };
 use rao_envs::judge::{Exact, Panel, Role, Seat};
 use rao_envs::{
@@ -136,7 +136,7 @@ impl Actor for Played {
                 text,
                 logprobs: Vec::new(),
                 logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+                sampler: SamplerSettings::whole(0.0, 0),
                 stop: StopReason::Scripted,
             }
         };
@@ -162,6 +162,8 @@ fn config() -> EngineConfig {
         cell: CellLimits { time_ms: 20_000, ..CellLimits::default() },
         ancestors: true,
         judges: None,
+        scheduler: Scheduler::Rounds,
+        top_p: 1.0,
     }
 }
 

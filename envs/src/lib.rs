@@ -247,7 +247,18 @@ pub trait Episode: Send {
 
     /// The action (thought and cell) that a scripted policy takes now. Looks, and changes nothing.
     fn scripted(&self, script: Script, turn: &Turn<'_>) -> String;
+
+    /// A tool call as a job of its own, for a call that waits for something outside this process and neither looks at the
+    /// world nor changes it while it runs. Such calls overlap where the scheduler does not wait for them. Their results
+    /// reach the world through [`Episode::absorb`], in the order in which they are answered. `None`: [`Episode::call`]
+    /// executes it.
+    fn detached(&self, _node: &NodeKey, _tool: &str, _args: &Args) -> Option<Detached> {
+        None
+    }
 }
+
+/// A tool call that runs by itself, on any thread. It gives what [`Episode::call`] would have given.
+pub type Detached = Box<dyn FnOnce() -> ToolResult + Send>;
 
 /// Why an environment cannot do what was asked.
 #[derive(Debug, thiserror::Error)]

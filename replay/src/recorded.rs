@@ -114,7 +114,7 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
     };
     let sampled = |policy: LocalPolicy| -> Box<dyn Actor> {
         let chat = Arc::new(policy.chat().clone());
-        let sampler = Sampler { temperature: config.temperature, max_tokens: config.max_tokens };
+        let sampler = Sampler::whole(config.temperature, config.max_tokens);
         Box::new(Sampled::new(Box::new(policy), chat, sampler, config.context))
     };
     match (started.policy.kind.as_str(), started.policy.name.as_str(), folder) {

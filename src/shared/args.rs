@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use rao_engine::Scheduler;
 use rao_envs::judge::Spec;
 use rao_envs::textcraft::{Verify, Worlds};
+use rao_policy::served::Address;
 use rao_store::RolloutId;
 
 use super::repls::{PythonArgs, ReplName};
+use super::served::{self, ServedArgs};
 
 /// Where the log is.
 #[derive(Args, Clone, Debug)]
@@ -163,6 +166,24 @@ pub(crate) enum PromptName {
     Brief,
 }
 
+/// In which order nodes go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchedulerName {
+    /// All ready nodes act as one batch.
+    Rounds,
+    /// Each node goes on as soon as its own answer is there.
+    Arrival,
+}
+
+impl SchedulerName {
+    pub(crate) fn scheduler(self) -> Scheduler {
+        match self {
+            SchedulerName::Rounds => Scheduler::Rounds,
+            SchedulerName::Arrival => Scheduler::Arrival,
+        }
+    }
+}
+
 /// How agents run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineArgs {
@@ -192,6 +213,9 @@ pub(crate) struct EngineArgs {
     /// The sampler's temperature [default: 1; eval: 0]. 0 always takes the most probable token.
     #[arg(long, value_name = "T", help_heading = "Agents")]
     pub(crate) temperature: Option<f32>,
+    /// Draw only from the most probable tokens that together have this probability; for served policies [default: 1].
+    #[arg(long, value_name = "P", help_heading = "Agents")]
+    pub(crate) top_p: Option<f32>,
     /// How much prompts say [default: brief for tokenizers of at most 4096 entries, else full].
     #[arg(long, value_enum, help_heading = "Agents")]
     pub(crate) prompt: Option<PromptName>,
@@ -217,6 +241,9 @@ pub(crate) struct EngineArgs {
     /// Mebibytes that a node's Python session may hold.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Agents")]
     pub(crate) cell_memory: Option<u32>,
+    /// In which order nodes go on: in rounds, the same every time, or as answers arrive, which the log keeps as a fact.
+    #[arg(long, value_enum, default_value = "rounds", help_heading = "Agents")]
+    pub(crate) scheduler: SchedulerName,
     /// The Python engine that cells run in.
     #[arg(long, value_enum, default_value = "monty", help_heading = "Agents")]
     pub(crate) repl: ReplName,
@@ -225,14 +252,18 @@ pub(crate) struct EngineArgs {
 }
 
 /// Who acts.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PolicyArgs {
-    /// Who acts: oracle, noisy, mini, or local:DIR for a model folder [default: mini, or the policy that recorded].
+    /// Who acts: oracle, noisy, mini, local:DIR for a model folder, or openai:URL for a server [default: mini, or the
+    /// policy that recorded].
     #[arg(long, value_name = "POLICY", value_parser = policy, help_heading = "Policy")]
     pub(crate) policy: Option<PolicyName>,
-    /// Tokenizer of scripted policies: mini, bytes, a model folder, or a tokenizer.json [default: mini].
+    /// Tokenizer of scripted and served policies: mini, bytes, a model folder, or a tokenizer.json [default: mini; a
+    /// server that takes tokens needs that of its model].
     #[arg(long, value_name = "WHICH", help_heading = "Policy")]
     pub(crate) tokenizer: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServedArgs,
 }
 
 /// A policy by name.
@@ -242,6 +273,7 @@ pub(crate) enum PolicyName {
     Noisy,
     Mini,
     Local(PathBuf),
+    Served(Address),
 }
 
 /// Reads a policy's name.
@@ -251,7 +283,8 @@ pub(crate) fn policy(text: &str) -> Result<PolicyName, String> {
         None if text == "noisy" => Ok(PolicyName::Noisy),
         None if text == "mini" => Ok(PolicyName::Mini),
         Some(("local", folder)) if !folder.is_empty() => Ok(PolicyName::Local(PathBuf::from(folder))),
-        _ => Err("choose oracle, noisy, mini or local:DIR".into()),
+        Some(("openai", address)) => served::address(address),
+        _ => Err("choose oracle, noisy, mini, local:DIR or openai:URL".into()),
     }
 }
 
@@ -311,6 +344,7 @@ pub(crate) fn engine_defaults() -> EngineArgs {
         max_tokens: None,
         budget: BudgetName::PerAgent,
         temperature: None,
+        top_p: None,
         prompt: None,
         lambda: None,
         judge: None,
@@ -318,6 +352,7 @@ pub(crate) fn engine_defaults() -> EngineArgs {
         no_loop_guard: false,
         cell_time: None,
         cell_memory: None,
+        scheduler: SchedulerName::Rounds,
         repl: ReplName::Monty,
         python: PythonArgs::default(),
     }

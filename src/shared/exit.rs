@@ -103,7 +103,10 @@ impl From<LogError> for Failure {
 
 impl From<PolicyError> for Failure {
     fn from(error: PolicyError) -> Self {
-        Failure::new(Code::Unavailable, error.to_string())
+        match error {
+            PolicyError::Served(error) => error.into(),
+            error => Failure::new(Code::Unavailable, error.to_string()),
+        }
     }
 }
 

@@ -88,6 +88,7 @@ pub(crate) fn setup(
     let selection = open::fact(&base_host, SELECTION_FACT).unwrap_or_default().to_owned();
     let mut host = recording::facts_with(selection, loaded.folder());
     host.facts.push((FORK_FACT.to_owned(), address(&base.place)));
+    loaded.add_facts(&mut host);
     let seed = seed.unwrap_or(base.started.seed);
     assemble(base, &base_run, host, loaded, (members, seed), means)
 }

@@ -152,11 +152,17 @@ pub(crate) fn engine_config(
         loop_guard: !engine.no_loop_guard,
         lambda: engine.lambda.unwrap_or(defaults.lambda),
         cell,
+        scheduler: engine.scheduler.scheduler(),
         ancestors: defaults.shows_ancestors,
         judges: panel.map(Judges::of),
+        top_p: engine.top_p.unwrap_or(1.0),
     };
     config.check().map_err(Failure::usage)?;
     check_positions(&config, policy)?;
+    if config.top_p < 1.0 && !policy.is_served() {
+        let failure = Failure::usage("--top-p is for served policies: a local model samples its whole distribution");
+        return Err(failure.help("leave --top-p out"));
+    }
     Ok(config)
 }
 
@@ -194,7 +200,8 @@ pub(crate) fn setup_with(
     let panel = judges::panel(&*env, engine.judge.as_ref(), engine.child_judge.as_ref())?;
     let config = engine_config(engine, &*env, &selection.presets, &policy, panel.as_ref(), choices.temperature)?;
     let chosen = env.tasks(&selection)?;
-    let host = host_facts(&selection, policy.folder());
+    let mut host = host_facts(&selection, policy.folder());
+    policy.add_facts(&mut host);
     let actor = policy.into_actor(&config);
     let plan = Plan {
         env,

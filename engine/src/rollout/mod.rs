@@ -5,6 +5,7 @@
 //! first needed.
 
 mod cell;
+mod detached;
 mod ending;
 mod launch;
 mod next;
@@ -20,13 +21,14 @@ use rao_store::{NodePath, PolicyVersion, Seq, Stream};
 
 use crate::actor::{Action, Ask};
 use crate::answer;
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, Scheduler};
 use crate::error::EngineError;
 use crate::outside::{Asking, Outside};
 use crate::repl::{CellOutput, Limit, Progress, Repl, ReplEngine, ReplError};
 use crate::sink::Sink;
 use crate::tree::{Node, Tree};
 
+pub use detached::{CallKey, DetachedCall};
 pub use ending::reward;
 
 /// The function that delegates.
@@ -55,6 +57,8 @@ pub struct Parts {
 pub enum Need {
     /// An action of each of these nodes, in this order.
     Actions(Vec<NodePath>),
+    /// Under the `arrival` scheduler: the action of any of these nodes, or the result of a call that runs by itself.
+    Arrivals(Vec<NodePath>),
     /// Nothing: it has finished.
     Nothing,
 }
@@ -74,6 +78,7 @@ pub struct Rollout {
     /// How many rows were handed out; a row is never used twice.
     next_row: u64,
     released: Vec<u64>,
+    detached: detached::Calls,
 }
 
 struct Session {
@@ -91,6 +96,7 @@ enum Move {
     RunCell(NodePath),
     Deliver(NodePath),
     Sample(Vec<NodePath>),
+    Wait(Vec<NodePath>),
     Spawn,
     Finish,
     Nothing,
@@ -132,6 +138,7 @@ impl Rollout {
             rows: BTreeMap::new(),
             next_row: 0,
             released: Vec::new(),
+            detached: detached::Calls::default(),
         }
     }
 
@@ -178,11 +185,17 @@ impl Rollout {
                 Move::Deliver(node) => self.deliver(&node)?,
                 Move::Finish => self.finish()?,
                 Move::Sample(nodes) => break Need::Actions(nodes),
+                Move::Wait(nodes) => break Need::Arrivals(nodes),
                 Move::Nothing => break Need::Nothing,
             }
         };
         self.parts.sink.hand_on()?;
         Ok(need)
+    }
+
+    /// The order in which the rollout's nodes go on.
+    fn scheduler(&self) -> Scheduler {
+        self.parts.config.scheduler
     }
 
     fn active_nodes(&self) -> impl DoubleEndedIterator<Item = &Node> {
@@ -258,14 +271,25 @@ impl Rollout {
     /// # Errors
     /// When a stored goal cannot be read.
     pub fn asks<'a>(&'a mut self, nodes: &'a [NodePath]) -> Result<Vec<Ask<'a>>, EngineError> {
-        for path in nodes {
-            if !self.rows.contains_key(path) {
-                self.rows.insert(path.clone(), (u64::from(self.parts.ordinal) << 32) | self.next_row);
-                self.next_row += 1;
-            }
-        }
+        nodes.iter().for_each(|path| self.give_row(path));
         let this = &*self;
         nodes.iter().map(|path| this.ask(path)).collect()
+    }
+
+    /// The request for the action of one node.
+    ///
+    /// # Errors
+    /// When a stored goal cannot be read.
+    pub fn request<'a>(&'a mut self, node: &'a NodePath) -> Result<Ask<'a>, EngineError> {
+        self.give_row(node);
+        self.ask(node)
+    }
+
+    fn give_row(&mut self, path: &NodePath) {
+        if !self.rows.contains_key(path) {
+            self.rows.insert(path.clone(), (u64::from(self.parts.ordinal) << 32) | self.next_row);
+            self.next_row += 1;
+        }
     }
 
     fn ask<'a>(&'a self, path: &'a NodePath) -> Result<Ask<'a>, EngineError> {

@@ -153,6 +153,10 @@ impl Outside for Logged {
         None
     }
 
+    fn is_next(&self, site: &CallSite<'_>) -> Option<bool> {
+        Some(self.shared.borrow().answers_next(site.node, site.step, site.call))
+    }
+
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {
         StandIn::of(self.shared.borrow().events(), node, step, &self.tools)
             .map(|stand_in| Box::new(stand_in) as Box<dyn Repl>)

@@ -286,7 +286,11 @@ impl Replay {
 
     fn run(&self, rollout: &mut Rollout, means: &mut Means) -> Result<(), EngineError> {
         loop {
-            let Need::Actions(nodes) = rollout.advance()? else { return Ok(()) };
+            let (waiting, is_batch) = match rollout.advance()? {
+                Need::Actions(nodes) => (nodes, true),
+                Need::Arrivals(nodes) => (nodes, false),
+                Need::Nothing => return Ok(()),
+            };
             for row in rollout.take_released() {
                 if let Some(actor) = &mut means.actor {
                     actor.release(row);
@@ -295,6 +299,8 @@ impl Replay {
             if self.shared.borrow().has_ended() {
                 return Ok(());
             }
+            // Under `arrival` one node acts at a time; which one is a fact of the log.
+            let nodes = if is_batch { waiting } else { vec![self.shared.borrow_mut().next_to_act(&waiting)?] };
             let actions = match (self.check, &mut means.actor) {
                 (Check::Tokens, Some(actor)) => {
                     self.shared.borrow_mut().policy_calls += nodes.len() as u64;

@@ -80,6 +80,10 @@ impl Outside for Tools {
         Some(&*self.episode)
     }
 
+    fn is_next(&self, site: &CallSite<'_>) -> Option<bool> {
+        self.logged.is_next(site)
+    }
+
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {
         self.logged.stand_in(node, step)
     }
@@ -145,6 +149,10 @@ impl Outside for Full {
 
     fn episode(&self) -> Option<&dyn Episode> {
         self.live.episode()
+    }
+
+    fn is_next(&self, site: &CallSite<'_>) -> Option<bool> {
+        self.logged.is_next(site)
     }
 
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {
