@@ -32,7 +32,7 @@ const DND: &[(&str, &str, f64, f64)] = &[
     // The box and its text.
     ("84", r"\boxed{\text{84}}", 1.0, 1.0),
     ("84", r"\boxed{{84}}", 1.0, 1.0),
-    ("84", r"\boxed{7} and then \boxed{84}", 0.5625_f64 * 0.0, 0.0),
+    ("84", r"\boxed{83} and then \boxed{84}", 0.75, 0.75),
     ("84", r"\boxed{7} and then \boxed{\text{84}}", 1.0, 1.0),
     ("Fjord", r"\boxed{\textbf{Fjord}}", 0.0, 0.0),
     // Names: space and case do not count.

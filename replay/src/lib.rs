@@ -10,6 +10,7 @@ pub mod objective;
 pub mod optimizer;
 pub mod recorded;
 pub mod regression;
+pub mod rejudge;
 pub mod schedule;
 pub mod spread;
 pub mod trainer;
