@@ -164,6 +164,7 @@ fn config() -> EngineConfig {
         judges: None,
         scheduler: Scheduler::Rounds,
         top_p: 1.0,
+        decoding: rao_engine::Decoding::default(),
     }
 }
 

@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use rao_engine::repl::{CellLimits, Monty};
-use rao_engine::{
-    Action, Actor, Ask, EngineConfig, EngineError, Live, Parts, Rollout, Scripted, Sink, Tree, rounds,
-};
+use rao_engine::{Action, Actor, Ask, EngineConfig, EngineError, Live, Parts, Rollout, Scripted, Sink, Tree, rounds};
 use rao_envs::oolong::{Oolong, OolongConfig};
 use rao_envs::{Environment, Script, Selection, Split};
 use rao_policy::Chat;
@@ -72,7 +70,7 @@ impl Actor for Splitting {
                 text,
                 logprobs: Vec::new(),
                 logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings { temperature: 0.0, max_tokens: 0, top_p: 1.0 },
+                sampler: SamplerSettings::whole(0.0, 0),
                 stop: StopReason::Scripted,
             }
         };

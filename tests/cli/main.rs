@@ -7,14 +7,19 @@ mod compare;
 mod cpython;
 mod damage;
 mod doctor;
+mod durability;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/fake.rs"]
 mod fake;
+mod following;
 mod forks;
+mod guide;
 mod help;
+mod mail;
 mod mini;
 mod official;
+mod prune;
 mod record_and_read;
 mod regression;
 mod schema;
@@ -23,4 +28,5 @@ mod served;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/server.rs"]
 mod server;
+mod trainer;
 mod training;
