@@ -1,9 +1,13 @@
 //! Judges by name, and those of a recorded run.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use rao_engine::EngineConfig;
 use rao_envs::Environment;
-use rao_envs::judge::{Panel, Seat, Spec};
-use rao_replay::recorded;
+use rao_envs::judge::{Panel, Recorded, Role, Seat, Spec};
+use rao_replay::rejudge::recorded_judges;
+use rao_replay::{recorded, regression};
 
 use super::exit::Failure;
 
@@ -25,21 +29,45 @@ pub(crate) fn panel(
         Some(spec) => Ok(spec.clone()),
         None => default.parse().map_err(|error: rao_envs::judge::SpecError| Failure::usage(error.to_string())),
     };
-    let root = match seat(&given(root, default_root)?)? {
+    let root = match seat(&given(root, default_root)?, Role::Root)? {
         Seat::Judge(judge) => judge,
         Seat::Root => {
             let failure = Failure::usage("--judge root: the root's success cannot be its own measure");
             return Err(failure.help("choose another judge of roots; `root` is for --child-judge"));
         }
     };
-    Ok(Some(Panel::new(root, seat(&given(child, default_child)?)?)))
+    Ok(Some(Panel::new(root, seat(&given(child, default_child)?, Role::Child)?)))
 }
 
-fn seat(spec: &Spec) -> Result<Seat, Failure> {
-    match spec.computed() {
-        Some(seat) => Ok(seat),
-        None => Err(Failure::usage(format!("judge `{spec}` cannot be opened by this program"))
+fn seat(spec: &Spec, role: Role) -> Result<Seat, Failure> {
+    match (spec.computed(), spec) {
+        (Some(seat), _) => Ok(seat),
+        (None, Spec::Recorded(log)) => Ok(Seat::Judge(Arc::new(on_record(log, role)?))),
+        (None, _) => Err(Failure::usage(format!("judge `{spec}` cannot be opened by this program"))
             .help("choose exact, f1:THRESHOLD or, for children, root")),
+    }
+}
+
+/// The judge whose verdicts a log or an archive has.
+fn on_record(log: &Path, role: Role) -> Result<Recorded, Failure> {
+    let source = regression::open(log)?;
+    let mut found = recorded_judges(&*source, role)?;
+    let (whom, flag) = match role {
+        Role::Root => ("roots", "--judge"),
+        Role::Child => ("children", "--child-judge"),
+    };
+    match (found.pop(), found.as_slice()) {
+        (Some((identity, verdicts)), []) => Ok(Recorded::new(identity, verdicts)),
+        (None, _) => {
+            let failure = Failure::usage(format!("{} has no verdicts of a judge on {whom}", log.display()));
+            Err(failure.help(format!("name a log that has some, or another {flag}")))
+        }
+        (Some((last, _)), others) => {
+            let names: Vec<String> = others.iter().map(|(identity, _)| identity.to_json()).collect();
+            let all = format!("{} and {}", names.join(", "), last.to_json());
+            let failure = Failure::usage(format!("{} has verdicts of several judges on {whom}: {all}", log.display()));
+            Err(failure.help("export the run of the one that you mean, and name that archive"))
+        }
     }
 }
 
