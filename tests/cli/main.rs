@@ -6,6 +6,7 @@ mod common;
 mod compare;
 mod cpython;
 mod damage;
+mod decoding;
 mod doctor;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
