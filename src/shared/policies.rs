@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted, ServedActor};
 use rao_envs::Script;
 use rao_policy::served::Served;
-use rao_policy::{Chat, Limits, LocalPolicy, Policy as _, QuantizedPolicy};
+use rao_policy::{Chat, Decoder, Limits, LocalPolicy, Policy as _, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
 
@@ -94,7 +94,27 @@ impl Loaded {
 /// Loads a policy by name.
 pub(crate) fn load(args: &PolicyArgs) -> Result<Loaded, Failure> {
     let name = args.policy.clone().unwrap_or(PolicyName::Mini);
-    load_named(&name, args.tokenizer.as_deref(), &args.server, args.limits())
+    match &args.adapter {
+        Some(adapter) => load_adapted(&name, adapter, args.limits()),
+        None => load_named(&name, args.tokenizer.as_deref(), &args.server, args.limits()),
+    }
+}
+
+/// A model with an adapter. In the log it goes by the adapter's folder, which names its base model.
+fn load_adapted(name: &PolicyName, adapter: &Path, limits: Limits) -> Result<Loaded, Failure> {
+    let (decoder, chat) = match name {
+        PolicyName::Mini => {
+            let policy = rao_policy::mini()?;
+            let chat = policy.chat().clone();
+            (policy.into_decoder(), chat)
+        }
+        PolicyName::Local(folder) => (Decoder::load(folder)?, Chat::load(folder)?),
+        _ => return Err(Failure::usage("only models have adapters").help("choose --policy mini or local:PATH")),
+    };
+    let folder = adapter.canonicalize().unwrap_or_else(|_| adapter.to_owned());
+    let name = folder.file_name().map_or_else(|| "adapter".into(), |name| name.to_string_lossy().into_owned());
+    let policy = LocalPolicy::new(&name, decoder.load_adapter(adapter)?, chat, limits)?;
+    Ok(Loaded::Local(Box::new(policy), Some(folder)))
 }
 
 fn load_named(
@@ -184,12 +204,13 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         Some(name) => name.clone(),
         None => recorded_name(started, host)?,
     };
-    let loaded = match &name {
-        PolicyName::Served(_) => {
+    let loaded = match (&name, &args.adapter) {
+        (name, Some(adapter)) => load_adapted(name, adapter, args.limits())?,
+        (PolicyName::Served(_), None) => {
             let (server, tokenizer) = served::recorded_args(host, &args.server);
             load_named(&name, args.tokenizer.as_deref().or(tokenizer.as_deref()), &server, args.limits())?
         }
-        name => load_named(name, args.tokenizer.as_deref(), &args.server, args.limits())?,
+        (name, None) => load_named(name, args.tokenizer.as_deref(), &args.server, args.limits())?,
     };
     let tokenizer = Digest(loaded.chat().digest());
     if tokenizer != started.policy.tokenizer {

@@ -24,4 +24,5 @@ mod served;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/server.rs"]
 mod server;
+mod trainer;
 mod training;
