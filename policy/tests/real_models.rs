@@ -1,6 +1,5 @@
 //! Real tokenizers, templates and weights, which `scripts/fetch-models.sh` fetches into the folder that `RAO_LOG_MODELS` names.
 //! Without the variable the tests say that they are skipped; with it, a missing file is a failure.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use rao_policy::{Chat, ChatFiles, Limits, LocalPolicy, Policy, Request, SampleKey, Sampler, Stop};
 use std::path::PathBuf;
