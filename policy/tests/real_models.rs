@@ -55,6 +55,23 @@ fn qwen3_rewrites_history_and_is_only_ever_extended() {
 }
 
 #[test]
+fn llama3_turns_are_written_as_its_template_says() {
+    let Some(models) = models() else { return };
+    let chat = Chat::load(&models.join("llama3_1-tokenizer")).unwrap();
+    assert_eq!(chat.rewrites_history(), None);
+    let open = chat.open("Be brief.", TEXT).unwrap();
+    let turn = |role: &str, text: &str| format!("<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>");
+    let start = "<|start_header_id|>assistant<|end_header_id|>\n\n";
+    let want = format!("<|begin_of_text|>{}{}{start}", turn("system", "Be brief."), turn("user", TEXT));
+    assert_eq!(chat.decode(&open), want);
+    // <|begin_of_text|>, <|start_header_id|>, system, <|end_header_id|>, and two line ends in one token.
+    assert_eq!(open[..5], [128_000, 128_006, 9125, 128_007, 271]);
+    assert_eq!(chat.end_of_turn(), 128_009);
+    assert_eq!(chat.decode(&chat.observe(true, "x").unwrap()), format!("{}{start}", turn("user", "x")));
+    assert_eq!(chat.decode(&chat.observe(false, "x").unwrap()), format!("<|eot_id|>{}{start}", turn("user", "x")));
+}
+
+#[test]
 fn smollm2_is_read_from_its_file_and_answers() {
     let Some(models) = models() else { return };
     let mut policy = LocalPolicy::load(&models.join("SmolLM2-135M-Instruct.Q4_1.gguf"), Limits::default()).unwrap();
