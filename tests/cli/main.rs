@@ -7,6 +7,7 @@ mod compare;
 mod cpython;
 mod damage;
 mod deepdive;
+mod decoding;
 mod doctor;
 mod durability;
 mod errors;
