@@ -300,6 +300,7 @@ impl Walk<'_> {
 }
 
 #[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "a test may stop at the first thing that is not there")]
 mod tests {
     use super::*;
     use crate::event::{Answer, Body, CallAnswered, CellFinished, ContextExtended, NodeFinished, Note, Outcome, Role};

@@ -179,7 +179,7 @@ fn same_archives(reader: &Reader, files: &dyn Files, dir: &Path) -> Result<bool,
     Ok(match load_manifest(files, dir)? {
         (Some(manifest), _) => {
             manifest.sealed.iter().all(|entry| reader.sealed.entries.contains(entry))
-                && manifest.dropped.iter().all(|dropped| reader.sealed.dropped(dropped.run))
+                && manifest.dropped.iter().all(|dropped| reader.sealed.knows_dropped(dropped.run))
         }
         (None, _) => true,
     })
