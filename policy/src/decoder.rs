@@ -1,4 +1,6 @@
-use crate::forward::Network;
+use crate::forward::{Network, Parts};
+use crate::lora::{Adapted, AdapterConfig};
+use crate::pass::PassOptions;
 use crate::{Config, Packed, Pass, PolicyError, files, pass, weights};
 use candle_core::{Tensor, Var};
 use std::collections::BTreeMap;
@@ -12,6 +14,9 @@ use std::sync::Arc;
 pub struct Decoder {
     config: Config,
     vars: BTreeMap<String, Var>,
+    /// Tensors that are not trained: the model's own, where there is an adapter.
+    frozen: BTreeMap<String, Tensor>,
+    adapter: Option<(AdapterConfig, Adapted)>,
     version: u64,
     network: Arc<Network>,
 }
@@ -25,12 +30,21 @@ pub struct TokenScores {
 }
 
 impl Decoder {
-    /// Reads `config.json` and `model.safetensors` (f32 or bf16, widened to f32) of a model folder.
+    /// Reads `config.json` and the weights (f32, bf16 or f16, widened to f32) of a model folder: `model.safetensors`, or the
+    /// shards that `model.safetensors.index.json` names. Of a model that also sees, the text part is read.
     ///
     /// # Errors
     /// When a file is missing or unreadable, the architecture is not supported, or a tensor does not fit `config.json`.
     pub fn load(dir: &Path) -> Result<Self, PolicyError> {
-        Self::from_bytes(&files::read(dir, "config.json")?, &files::read(dir, "model.safetensors")?)
+        let config = Config::from_json(&files::read(dir, "config.json")?)?;
+        Self::from_files(config, weights::read(dir)?)
+    }
+
+    fn from_files(config: Config, (tensors, version): (BTreeMap<String, Tensor>, u64)) -> Result<Self, PolicyError> {
+        let tensors = weights::canonical(&config, tensors)?;
+        let mut decoder = Self::new(config, tensors)?;
+        decoder.version = version;
+        Ok(decoder)
     }
 
     /// As [`Decoder::load`], from the contents of the two files.
@@ -38,11 +52,7 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::load`].
     pub fn from_bytes(config_json: &[u8], safetensors: &[u8]) -> Result<Self, PolicyError> {
-        let config = Config::from_json(config_json)?;
-        let (tensors, version) = weights::parse(safetensors)?;
-        let mut decoder = Self::new(config, tensors)?;
-        decoder.version = version;
-        Ok(decoder)
+        Self::from_files(Config::from_json(config_json)?, weights::parse(safetensors)?)
     }
 
     /// A decoder with the given weights, which are copied; version 0.
@@ -51,10 +61,6 @@ impl Decoder {
     /// When a tensor is missing, surplus, not f32, or of another shape than [`Config::tensors`] says.
     pub fn new(config: Config, mut tensors: BTreeMap<String, Tensor>) -> Result<Self, PolicyError> {
         config.check()?;
-        if config.tie_word_embeddings {
-            // Some writers store the tied matrix a second time.
-            tensors.remove("lm_head.weight");
-        }
         let mut vars = BTreeMap::new();
         for (name, shape) in config.tensors() {
             let fault = |reason| PolicyError::Tensor { name: name.clone(), reason };
@@ -69,8 +75,20 @@ impl Decoder {
         if let Some(name) = tensors.into_keys().next() {
             return Err(PolicyError::Tensor { name, reason: "config.json has no place for it".to_owned() });
         }
-        let network = Arc::new(Network::new(&config, &vars)?);
-        Ok(Self { config, vars, version: 0, network })
+        Self::assemble(config, vars, BTreeMap::new(), None, 0)
+    }
+
+    /// From tensors of the right shapes.
+    pub(crate) fn assemble(
+        config: Config,
+        vars: BTreeMap<String, Var>,
+        frozen: BTreeMap<String, Tensor>,
+        adapter: Option<(AdapterConfig, Adapted)>,
+        version: u64,
+    ) -> Result<Self, PolicyError> {
+        let parts = Parts { vars: &vars, frozen: &frozen, adapter: adapter.as_ref().map(|(adapter, _)| adapter) };
+        let network = Arc::new(Network::new(&config, parts)?);
+        Ok(Self { config, vars, frozen, adapter, version, network })
     }
 
     /// A decoder with random weights: the same for the same configuration and seed, everywhere.
@@ -88,10 +106,9 @@ impl Decoder {
     /// # Errors
     /// When memory for the tensors cannot be had.
     pub fn snapshot(&self) -> Result<Self, PolicyError> {
-        let tensors = self.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
-        let mut copy = Self::new(self.config.clone(), tensors)?;
-        copy.version = self.version;
-        Ok(copy)
+        let copy = |(name, var): (&String, &Var)| Ok((name.clone(), Var::from_tensor(&var.as_detached_tensor())?));
+        let vars = self.vars.iter().map(copy).collect::<candle_core::Result<_>>()?;
+        Self::assemble(self.config.clone(), vars, self.frozen.clone(), self.adapter.clone(), self.version)
     }
 
     /// Writes `config.json` and `model.safetensors` into `dir`, creating it if needed. Each file has its old or its new content
@@ -104,7 +121,8 @@ impl Decoder {
         files::write(dir, "model.safetensors", &self.to_bytes()?)
     }
 
-    /// The content of `model.safetensors`: the same bytes for the same weights and version.
+    /// The content of `model.safetensors`: the same bytes for the same weights and version. Of a model with an adapter, the
+    /// model without it.
     ///
     /// # Errors
     /// When the file cannot be laid out.
@@ -112,16 +130,37 @@ impl Decoder {
         weights::serialize(self.tensors(), self.version)
     }
 
-    /// blake3 digest over the names, shapes and numbers of all tensors in the order of names.
+    /// blake3 digest over the names, shapes and numbers of all tensors in the order of names. With an adapter: over the digest
+    /// of the model without it, the adapter's scale and the adapter's tensors.
     ///
     /// # Errors
     /// When a tensor cannot be read.
     pub fn digest(&self) -> Result<[u8; 32], PolicyError> {
-        weights::digest(self.tensors())
+        let Some((adapter, adapted)) = &self.adapter else { return weights::digest(self.tensors()) };
+        let vars = weights::digest(self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor())))?;
+        let parts = [adapted.base.as_slice(), &adapter.scale().to_le_bytes(), &vars].concat();
+        Ok(*blake3::hash(&parts).as_bytes())
     }
 
+    /// The model's own tensors.
     fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor()))
+        let vars = self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor()));
+        let frozen = self.frozen.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        vars.filter(|_| self.adapter.is_none()).chain(frozen)
+    }
+
+    /// The adapter's settings, if there is one.
+    pub fn adapter(&self) -> Option<&AdapterConfig> {
+        self.adapter.as_ref().map(|(adapter, _)| adapter)
+    }
+
+    pub(crate) fn adapter_parts(&self) -> Option<(&AdapterConfig, &Adapted)> {
+        self.adapter.as_ref().map(|(adapter, adapted)| (adapter, adapted))
+    }
+
+    /// The tensors that training leaves alone.
+    pub(crate) fn frozen(&self) -> &BTreeMap<String, Tensor> {
+        &self.frozen
     }
 
     /// The model's shape.
@@ -139,7 +178,7 @@ impl Decoder {
         self.version = version;
     }
 
-    /// The trainable tensors by name.
+    /// The trainable tensors by name: the model's, or those of its adapter.
     pub fn vars(&self) -> &BTreeMap<String, Var> {
         &self.vars
     }
@@ -167,8 +206,17 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::token_logprobs`].
     pub fn pass(&self, packed: &Packed) -> Result<Pass, PolicyError> {
+        self.pass_with(packed, PassOptions::default())
+    }
+
+    /// As [`Decoder::pass`], with each shared prefix computed once or with less memory if so chosen. Scores have the same bits
+    /// whatever the options; gradients differ between them only by rounding, and with checkpoints not at all.
+    ///
+    /// # Errors
+    /// As [`Decoder::token_logprobs`].
+    pub fn pass_with(&self, packed: &Packed, options: PassOptions) -> Result<Pass, PolicyError> {
         packed.check(self.config.vocab_size)?;
-        Ok(Pass::new(self.network.clone(), packed)?)
+        Ok(Pass::new(self.network.clone(), packed, options)?)
     }
 
     /// Logits of every position, `[tokens, vocab_size]`. Holds them all at once: for inspection, without gradients.

@@ -32,7 +32,10 @@ pub enum PolicyError {
         reason: String,
     },
     /// The model is of a kind that is not implemented.
-    #[error("model architecture {name} is not supported; supported are Qwen3ForCausalLM and LlamaForCausalLM")]
+    #[error(
+        "model architecture {name} is not supported; supported are LlamaForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, \
+         and the text parts of Qwen3VLForConditionalGeneration and Qwen3VLMoeForConditionalGeneration"
+    )]
     Architecture {
         /// The architecture's name in `config.json`.
         name: String,
@@ -55,6 +58,36 @@ pub enum PolicyError {
     #[error("weights: tensor {name}: {reason}; config.json and model.safetensors must come from the same model")]
     Tensor {
         /// The tensor's name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A GGUF file cannot be used.
+    #[error("{}: {reason}; take another file of the model, or its Hugging Face folder", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A chat template cannot be used.
+    #[error("chat template: {reason}; take the template that came with the model")]
+    Template {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An adapter cannot be used.
+    #[error("adapter: {reason}")]
+    Adapter {
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A matrix of an adapter is missing, surplus, or of the wrong shape.
+    #[error(
+        "adapter: tensor {name}: {reason}; adapter_config.json, its matrices and the base model must belong together"
+    )]
+    AdapterTensor {
+        /// The matrix's name.
         name: String,
         /// What is wrong with it.
         reason: String,
@@ -92,6 +125,9 @@ pub enum PolicyError {
         /// Where.
         what: String,
     },
+    /// A server cannot be used, or what it answered is not taken.
+    #[error(transparent)]
+    Served(#[from] crate::served::ServedError),
     /// candle could not run an operation.
     #[error("tensor operation failed: {0}")]
     Candle(#[from] candle_core::Error),

@@ -1,69 +1,86 @@
 //! The decoder's forward pass, once, for training and for decoding: they differ only in where attention finds its keys.
 
 mod backward;
+mod feed_forward;
+mod mixture;
+mod parts;
 
 use crate::ops::{self, Heads, Rope, RopeTable};
 use crate::{Config, PolicyError};
-use candle_core::{Tensor, Var};
-use std::collections::BTreeMap;
+use candle_core::Tensor;
+use feed_forward::{FeedForward, FeedForwardTape};
+pub(crate) use parts::Parts;
+use parts::{Projection, Weight};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The tensors of one block.
 struct Block {
-    input_norm: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
+    input_norm: Weight,
+    q: Projection,
+    k: Projection,
+    v: Projection,
+    o: Projection,
     /// Norms over each head of queries and keys (Qwen3).
-    head_norms: Option<[Tensor; 2]>,
-    post_norm: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
+    head_norms: Option<[Weight; 2]>,
+    post_norm: Weight,
+    feed_forward: FeedForward,
 }
 
 /// The decoder's tensors in the order of use.
 pub(crate) struct Network {
     heads: Heads,
     eps: f64,
-    theta: f64,
-    embedding: Tensor,
+    /// Rotary frequencies, and the factor of their cosines and sines.
+    frequencies: (Vec<f32>, f32),
+    embedding: Weight,
     blocks: Vec<Block>,
-    norm: Tensor,
-    head: Tensor,
+    norm: Weight,
+    head: Weight,
     /// Whether the output matrix is the embedding.
     tied: bool,
     angles: Mutex<Arc<RopeTable>>,
 }
 
-/// What a pass leaves for the backward pass: the inputs of every operation.
+/// What a pass leaves for the backward pass: the inputs of every operation, or with checkpoints the input of every block,
+/// from which the rest is computed again, to the same bits.
 #[derive(Default)]
 pub(crate) struct Tape {
-    blocks: Vec<BlockTape>,
+    /// Keep each block's input only.
+    checkpoints: bool,
+    blocks: Vec<Kept>,
     rope: Option<Rope>,
     /// Input of the last norm, and its result.
     last: Option<Tensor>,
-    pub(crate) hidden: Option<Tensor>,
+    hidden: Option<Tensor>,
 }
 
-struct BlockTape {
+impl Tape {
+    /// An empty tape, which keeps everything or checkpoints.
+    pub(crate) fn new(checkpoints: bool) -> Self {
+        Self { checkpoints, ..Self::default() }
+    }
+}
+
+/// What is kept of a block.
+struct Kept {
     x: Tensor,
+    inner: Option<BlockTape>,
+}
+
+/// What a block's backward pass needs besides the block's input.
+struct BlockTape {
     attention: AttentionTape,
     /// Of the wanted rows in the last block, of all rows before.
     mixed: Tensor,
     x1: Tensor,
     h: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    gated: Tensor,
+    feed_forward: FeedForwardTape,
 }
 
 struct AttentionTape {
     h: Tensor,
-    /// Queries and keys before norm and rotation.
-    raw_q: Tensor,
-    raw_k: Tensor,
+    /// Queries and keys before norm and rotation, where there is a norm.
+    raw: Option<[Tensor; 2]>,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -88,49 +105,47 @@ pub(crate) struct Rows {
 }
 
 impl Network {
-    /// Shares the variables' storage; later changes of the variables show.
-    pub(crate) fn new(config: &Config, vars: &BTreeMap<String, Var>) -> Result<Self, PolicyError> {
-        let tensor = |name: &str| {
-            let missing = || PolicyError::Tensor { name: name.to_owned(), reason: "it is missing".to_owned() };
-            vars.get(name).map(Var::as_detached_tensor).ok_or_else(missing)
-        };
-        let block = |layer: usize| {
-            let part = |name: &str| tensor(&format!("model.layers.{layer}.{name}.weight"));
-            let head_norms = match config.architecture {
-                crate::Architecture::Llama => None,
-                crate::Architecture::Qwen3 => Some([part("self_attn.q_norm")?, part("self_attn.k_norm")?]),
+    /// Shares the tensors' storage; later changes of the variables show.
+    pub(crate) fn new(config: &Config, parts: Parts<'_>) -> Result<Self, PolicyError> {
+        let block = |number: usize| {
+            let layer = format!("model.layers.{number}");
+            let norm = |name: &str| parts.weight(&format!("{layer}.{name}.weight"));
+            let projection = |name: &str| parts.projection(&format!("{layer}.self_attn.{name}"));
+            let head_norms = if config.architecture.has_head_norms() {
+                Some([norm("self_attn.q_norm")?, norm("self_attn.k_norm")?])
+            } else {
+                None
             };
             Ok::<_, PolicyError>(Block {
-                input_norm: part("input_layernorm")?,
-                q: part("self_attn.q_proj")?,
-                k: part("self_attn.k_proj")?,
-                v: part("self_attn.v_proj")?,
-                o: part("self_attn.o_proj")?,
+                input_norm: norm("input_layernorm")?,
+                q: projection("q_proj")?,
+                k: projection("k_proj")?,
+                v: projection("v_proj")?,
+                o: projection("o_proj")?,
                 head_norms,
-                post_norm: part("post_attention_layernorm")?,
-                gate: part("mlp.gate_proj")?,
-                up: part("mlp.up_proj")?,
-                down: part("mlp.down_proj")?,
+                post_norm: norm("post_attention_layernorm")?,
+                feed_forward: FeedForward::new(parts, config, number, &layer)?,
             })
         };
-        let embedding = tensor("model.embed_tokens.weight")?;
-        let head = if config.tie_word_embeddings { embedding.clone() } else { tensor("lm_head.weight")? };
+        let embedding = parts.weight("model.embed_tokens.weight")?;
+        let frequencies = config.rope_scaling.frequencies(config.head_dim, config.rope_theta);
+        let head = if config.tie_word_embeddings { embedding.clone() } else { parts.weight("lm_head.weight")? };
         Ok(Self {
             heads: Heads { heads: config.heads, kv_heads: config.kv_heads, dim: config.head_dim },
             eps: config.rms_norm_eps,
-            theta: config.rope_theta,
             blocks: (0..config.layers).map(block).collect::<Result<_, _>>()?,
-            norm: tensor("model.norm.weight")?,
+            norm: parts.weight("model.norm.weight")?,
             head,
             tied: config.tie_word_embeddings,
             embedding,
-            angles: Mutex::new(Arc::new(RopeTable::new(config.head_dim, config.rope_theta, 0))),
+            angles: Mutex::new(Arc::new(RopeTable::new(&frequencies, 0))),
+            frequencies,
         })
     }
 
     /// The output matrix `[vocabulary, width]`.
     pub(crate) fn head(&self) -> &Tensor {
-        &self.head
+        &self.head.tensor
     }
 
     /// The shape of attention.
@@ -146,30 +161,42 @@ impl Network {
         mut tape: Option<&mut Tape>,
     ) -> candle_core::Result<Tensor> {
         let rope = self.rope(&rows.positions);
-        let mut x = ops::gather_rows(&self.embedding, &rows.ids)?;
-        for (layer, block) in self.blocks.iter().enumerate() {
-            let attention = self.attention(layer, block, &x, &rope, attend)?;
-            // Past the last attention nothing looks at another row: only the wanted ones go on.
-            let (mixed, residual) = if layer + 1 == self.blocks.len() {
-                (ops::gather_rows(&attention.mixed, &rows.wanted)?, ops::gather_rows(&x, &rows.wanted)?)
-            } else {
-                (attention.mixed.clone(), x.clone())
-            };
-            let x1 = ops::linear_add(&mixed, &block.o, &residual)?;
-            let h = ops::rms_norm(&x1, &block.post_norm, self.eps)?;
-            let (gate, up) = (ops::linear(&h, &block.gate)?, ops::linear(&h, &block.up)?);
-            let gated = ops::swiglu(&gate, &up)?;
-            let x2 = ops::linear_add(&gated, &block.down, &x1)?;
+        let mut x = ops::gather_rows(&self.embedding.tensor, &rows.ids)?;
+        for layer in 0..self.blocks.len() {
+            let (next, inner) = self.block(layer, &x, rows, &rope, attend)?;
             if let Some(tape) = tape.as_deref_mut() {
-                tape.blocks.push(BlockTape { x, attention, mixed, x1, h, gate, up, gated });
+                tape.blocks.push(Kept { x, inner: (!tape.checkpoints).then_some(inner) });
             }
-            x = x2;
+            x = next;
         }
-        let hidden = ops::rms_norm(&x, &self.norm, self.eps)?;
+        let hidden = ops::rms_norm(&x, &self.norm.tensor, self.eps)?;
         if let Some(tape) = tape {
             (tape.last, tape.hidden, tape.rope) = (Some(x), Some(hidden.clone()), Some(rope));
         }
         Ok(hidden)
+    }
+
+    /// One block: its result, of the wanted rows only in the last, and what its backward pass needs.
+    fn block(
+        &self,
+        layer: usize,
+        x: &Tensor,
+        rows: &Rows,
+        rope: &Rope,
+        attend: &mut dyn Attend,
+    ) -> candle_core::Result<(Tensor, BlockTape)> {
+        let block = &self.blocks[layer];
+        let attention = self.attention(layer, block, x, rope, attend)?;
+        // Past the last attention nothing looks at another row: only the wanted ones go on.
+        let (mixed, residual) = if layer + 1 == self.blocks.len() {
+            (ops::gather_rows(&attention.mixed, &rows.wanted)?, ops::gather_rows(x, &rows.wanted)?)
+        } else {
+            (attention.mixed.clone(), x.clone())
+        };
+        let x1 = block.o.apply_add(&mixed, &residual)?;
+        let h = ops::rms_norm(&x1, &block.post_norm.tensor, self.eps)?;
+        let (out, feed_forward) = block.feed_forward.apply_add(&h, &x1)?;
+        Ok((out, BlockTape { attention, mixed, x1, h, feed_forward }))
     }
 
     fn attention(
@@ -180,23 +207,24 @@ impl Network {
         rope: &Rope,
         attend: &mut dyn Attend,
     ) -> candle_core::Result<AttentionTape> {
-        let h = ops::rms_norm(x, &block.input_norm, self.eps)?;
-        let (raw_q, raw_k, v) = (ops::linear(&h, &block.q)?, ops::linear(&h, &block.k)?, ops::linear(&h, &block.v)?);
-        let (mut q, mut k) = (raw_q.clone(), raw_k.clone());
+        let h = ops::rms_norm(x, &block.input_norm.tensor, self.eps)?;
+        let (mut q, mut k, v) = (block.q.apply(&h)?, block.k.apply(&h)?, block.v.apply(&h)?);
+        let mut raw = None;
         if let Some([q_norm, k_norm]) = &block.head_norms {
-            q = ops::rms_norm(&q, q_norm, self.eps)?;
-            k = ops::rms_norm(&k, k_norm, self.eps)?;
+            let normed = [ops::rms_norm(&q, &q_norm.tensor, self.eps)?, ops::rms_norm(&k, &k_norm.tensor, self.eps)?];
+            raw = Some([q, k]);
+            [q, k] = normed;
         }
         let (q, k) = (rope.apply(&q)?, rope.apply(&k)?);
         let mixed = attend.attend(layer, self.heads, &q, &k, &v)?;
-        Ok(AttentionTape { h, raw_q, raw_k, q, k, v, mixed })
+        Ok(AttentionTape { h, raw, q, k, v, mixed })
     }
 
     fn rope(&self, positions: &[usize]) -> Rope {
         let needed = positions.iter().max().map_or(0, |last| last + 1);
         let mut held = self.angles.lock().unwrap_or_else(PoisonError::into_inner);
         if held.positions() < needed {
-            *held = Arc::new(RopeTable::new(self.heads.dim, self.theta, needed.next_power_of_two()));
+            *held = Arc::new(RopeTable::new(&self.frequencies, needed.next_power_of_two()));
         }
         Rope { table: held.clone(), positions: Arc::new(positions.to_vec()) }
     }

@@ -38,20 +38,6 @@ impl Packed {
         }
         Ok(())
     }
-
-    /// Lengths, and for each target its predicting row among all tokens and its id.
-    pub(crate) fn layout(&self) -> (Vec<usize>, Vec<usize>, Vec<u32>) {
-        let lengths = self.sequences.iter().map(|sequence| sequence.tokens.len()).collect();
-        let (mut rows, mut ids, mut start) = (Vec::new(), Vec::new(), 0);
-        for sequence in &self.sequences {
-            for &target in &sequence.targets {
-                rows.push(start + target - 1);
-                ids.push(sequence.tokens[target]);
-            }
-            start += sequence.tokens.len();
-        }
-        (lengths, rows, ids)
-    }
 }
 
 impl PackedSequence {

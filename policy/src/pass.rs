@@ -2,10 +2,20 @@
 
 use crate::forward::{Attend, Network, Rows, Tape};
 use crate::ops::{self, Heads};
+use crate::trie::{Branch, Layout};
 use crate::{Packed, PolicyError};
-use candle_core::{CpuStorage, CustomOp1, CustomOp3, Device, Layout, Result, Shape, Tensor, Var, bail};
+use candle_core::{CpuStorage, CustomOp1, CustomOp3, Device, Result, Shape, Tensor, Var, bail};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// How a pass is computed. No choice changes a score.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassOptions {
+    /// Compute each beginning that sequences share once: cost follows the distinct tokens.
+    pub share_prefixes: bool,
+    /// Keep only the input of each block and compute the rest again in the backward pass: a third more work, much less memory.
+    pub checkpoints: bool,
+}
 
 /// Scores of a packed batch's targets, with what their gradients need.
 ///
@@ -13,56 +23,63 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Pass {
     network: Arc<Network>,
     rows: Rows,
-    lengths: Vec<usize>,
-    ids: Vec<u32>,
+    layout: Layout,
     tape: Tape,
-    /// Log-probabilities, then entropies.
+    /// Log-probabilities of the targets, then their entropies.
     scores: Vec<f32>,
 }
 
-struct PackedAttend<'a> {
-    lengths: &'a [usize],
+struct PathAttend<'a> {
+    branches: &'a [Branch],
 }
 
-impl Attend for PackedAttend<'_> {
+impl Attend for PathAttend<'_> {
     fn attend(&mut self, _: usize, heads: Heads, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
-        ops::packed_attention(q, k, v, heads, self.lengths)
-    }
-}
-
-fn rows(packed: &Packed, wanted: Vec<usize>) -> Rows {
-    let sequences = || packed.sequences.iter().map(|sequence| &sequence.tokens);
-    Rows {
-        ids: sequences().flatten().map(|id| *id as usize).collect(),
-        positions: sequences().flat_map(|tokens| 0..tokens.len()).collect(),
-        wanted,
+        ops::path_attention(q, k, v, heads, self.branches)
     }
 }
 
 impl Pass {
-    pub(crate) fn new(network: Arc<Network>, packed: &Packed) -> Result<Self> {
-        let (lengths, wanted, ids) = packed.layout();
-        let (rows, mut tape) = (rows(packed, wanted), Tape::default());
-        let hidden = network.hidden(&rows, &mut PackedAttend { lengths: &lengths }, Some(&mut tape))?;
-        let scores = ops::token_logprob(&hidden, network.head(), &ids)?.flatten_all()?.to_vec1()?;
-        Ok(Self { network, rows, lengths, ids, tape, scores })
+    pub(crate) fn new(network: Arc<Network>, packed: &Packed, options: PassOptions) -> Result<Self> {
+        let mut layout = if options.share_prefixes { Layout::shared(packed) } else { Layout::plain(packed) };
+        let rows = Rows {
+            ids: std::mem::take(&mut layout.ids),
+            positions: std::mem::take(&mut layout.positions),
+            wanted: std::mem::take(&mut layout.wanted),
+        };
+        let mut tape = Tape::new(options.checkpoints);
+        let hidden = network.hidden(&rows, &mut PathAttend { branches: &layout.branches }, Some(&mut tape))?;
+        let picked: Vec<f32> = ops::token_logprob(&hidden, network.head(), &layout.picks)?.flatten_all()?.to_vec1()?;
+        let (logprobs, entropies) = picked.split_at(layout.picks.len());
+        let scores = [layout.spread(logprobs), layout.spread(entropies)].concat();
+        Ok(Self { network, rows, layout, tape, scores })
     }
 
     /// Logits of every position.
     pub(crate) fn logits(network: &Network, packed: &Packed) -> Result<Tensor> {
-        let rows = rows(packed, (0..packed.tokens()).collect());
-        let hidden = network.hidden(&rows, &mut PackedAttend { lengths: &packed.layout().0 }, None)?;
+        let layout = Layout::plain(packed);
+        let rows = Rows { wanted: (0..packed.tokens()).collect(), ids: layout.ids, positions: layout.positions };
+        let hidden = network.hidden(&rows, &mut PathAttend { branches: &layout.branches }, None)?;
         ops::linear(&hidden, network.head())
+    }
+
+    /// Tokens that the model was run on: the distinct ones, if prefixes are shared.
+    pub fn rows(&self) -> usize {
+        self.rows.ids.len()
+    }
+
+    fn targets(&self) -> usize {
+        self.layout.targets.len()
     }
 
     /// Natural logarithm of each target's probability given the tokens before it, in the batch's order.
     pub fn logprobs(&self) -> &[f32] {
-        &self.scores[..self.ids.len()]
+        &self.scores[..self.targets()]
     }
 
     /// Entropy, in nats, of the distribution that each target is drawn from.
     pub fn entropies(&self) -> &[f32] {
-        &self.scores[self.ids.len()..]
+        &self.scores[self.targets()..]
     }
 
     /// Gradients, by tensor name, of `sum(logprob_slopes * logprobs) + sum(entropy_slopes * entropies)`: with a loss's derivatives
@@ -75,7 +92,7 @@ impl Pass {
         logprob_slopes: &[f32],
         entropy_slopes: Option<&[f32]>,
     ) -> std::result::Result<BTreeMap<String, Tensor>, PolicyError> {
-        let n = self.ids.len();
+        let n = self.targets();
         for slopes in [Some(logprob_slopes), entropy_slopes].into_iter().flatten() {
             if slopes.len() != n {
                 let reason = format!("{} for {n} targets", slopes.len());
@@ -90,8 +107,12 @@ impl Pass {
         Ok(self.backward(&slopes)?)
     }
 
+    /// Gradients from the slopes of the scores: a token that several sequences share has the sum of theirs.
     fn backward(&self, slopes: &[f32]) -> Result<BTreeMap<String, Tensor>> {
-        self.network.backward(&self.rows, &self.lengths, &self.tape, &self.ids, slopes)
+        let (layout, (logprobs, entropies)) = (&self.layout, slopes.split_at(self.targets()));
+        let grad = [layout.gather(logprobs), layout.gather(entropies)].concat();
+        let attend = &mut PathAttend { branches: &layout.branches };
+        self.network.backward(&self.rows, &layout.branches, attend, &self.tape, &layout.picks, &grad)
     }
 }
 
@@ -127,11 +148,11 @@ impl CustomOp3 for Anchor {
     fn cpu_fwd(
         &self,
         _: &CpuStorage,
-        _: &Layout,
+        _: &candle_core::Layout,
         _: &CpuStorage,
-        _: &Layout,
+        _: &candle_core::Layout,
         _: &CpuStorage,
-        _: &Layout,
+        _: &candle_core::Layout,
     ) -> Result<(CpuStorage, Shape)> {
         Ok((CpuStorage::F32(vec![0.0]), 1.into()))
     }
@@ -161,8 +182,8 @@ impl CustomOp1 for Scores {
         "scores"
     }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(self.pass.scores.clone()), (2, self.pass.ids.len()).into()))
+    fn cpu_fwd(&self, _: &CpuStorage, _: &candle_core::Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F32(self.pass.scores.clone()), (2, self.pass.targets()).into()))
     }
 
     fn bwd(&self, chain: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {

@@ -5,7 +5,7 @@ mod common;
 
 use candle_core::{Device, Tensor};
 use common::{config, ids, packed};
-use rao_policy::{Architecture, Config, Decoder, Packed};
+use rao_policy::{Architecture, Config, Decoder, Packed, Pass, PassOptions, distinct_tokens};
 use std::collections::BTreeMap;
 
 const VOCABULARY: usize = 70;
@@ -116,5 +116,74 @@ fn a_pass_and_candles_graph_agree() {
             assert_eq!(flat(grads.get(var.as_tensor()).unwrap()), flat(&direct[name]), "{name}");
         }
         assert!(pass.gradients(&slopes[1..], None).is_err());
+    }
+}
+
+/// Trajectories as a group has them: one system prompt, tasks, forks, twins.
+fn family() -> Packed {
+    let system = ids(1, 37, VOCABULARY);
+    let tasks = [ids(2, 9, VOCABULARY), ids(3, 20, VOCABULARY)];
+    let mut sequences = Vec::new();
+    for (at, task) in tasks.iter().enumerate() {
+        for member in 0..4u64 {
+            let mut tokens = [system.clone(), task.clone()].concat();
+            // Members part at different places; two of them never do.
+            tokens.extend(ids(10 + at as u64, 3 * member as usize, VOCABULARY));
+            tokens.extend(ids(20 + member / 2 * 2, 11, VOCABULARY));
+            sequences.push(tokens);
+        }
+    }
+    sequences.push(sequences[5].clone());
+    sequences.push(ids(9, 25, VOCABULARY));
+    sequences.push(sequences[0][..50].to_vec());
+    packed(&sequences)
+}
+
+fn close(a: &BTreeMap<String, Tensor>, b: &BTreeMap<String, Tensor>, tolerance: f32) {
+    assert!(a.keys().eq(b.keys()));
+    for (name, a) in a {
+        let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let (a, b) = (flat(a), flat(&b[name]));
+        let scale = b.iter().fold(0f32, |m, x| m.max(x.abs()));
+        for (a, b) in a.iter().zip(&b) {
+            assert!((a - b).abs() <= tolerance * scale, "{name}: {a} {b}, scale {scale}");
+        }
+    }
+}
+
+/// Shared beginnings computed once: every score has the same bits, every gradient is the same up to rounding.
+#[test]
+fn sharing_prefixes_changes_no_score_and_no_gradient() {
+    let llama = Config { architecture: Architecture::Llama, tie_word_embeddings: false, ..config(VOCABULARY) };
+    for config in [config(VOCABULARY), llama] {
+        let (decoder, packed) = (Decoder::init(config, 3).unwrap(), family());
+        let pass = |share_prefixes| {
+            decoder.pass_with(&packed, PassOptions { share_prefixes, ..PassOptions::default() }).unwrap()
+        };
+        let (plain, shared) = (pass(false), pass(true));
+        assert_eq!(plain.rows(), packed.tokens());
+        assert_eq!(shared.rows(), distinct_tokens(packed.sequences.iter().map(|s| s.tokens.as_slice())));
+        assert!(3 * shared.rows() < 2 * plain.rows(), "{} of {} rows", shared.rows(), plain.rows());
+        assert_eq!(plain.logprobs(), shared.logprobs());
+        assert_eq!(plain.entropies(), shared.entropies());
+        let slopes: Vec<f32> = (0..packed.targets()).map(|i| ((i * 37 % 23) as f32 - 9.0) / 20.0).collect();
+        let entropy_slopes: Vec<f32> = slopes.iter().rev().map(|s| s * 0.3).collect();
+        let gradients = |pass: &Pass| pass.gradients(&slopes, Some(&entropy_slopes)).unwrap();
+        close(&gradients(&shared), &gradients(&plain), 1e-5);
+    }
+}
+
+/// What is computed again has the bits that it had.
+#[test]
+fn checkpoints_change_no_bit() {
+    let (decoder, packed) = (Decoder::init(config(VOCABULARY), 3).unwrap(), family());
+    let slopes: Vec<f32> = (0..packed.targets()).map(|i| (i % 7) as f32 - 3.0).collect();
+    for share_prefixes in [false, true] {
+        let [kept, again] = [false, true].map(|checkpoints| {
+            let pass = decoder.pass_with(&packed, PassOptions { share_prefixes, checkpoints }).unwrap();
+            (pass.logprobs().to_vec(), pass.gradients(&slopes, None).unwrap())
+        });
+        assert_eq!(kept.0, again.0);
+        close(&kept.1, &again.1, 0.0);
     }
 }

@@ -11,4 +11,5 @@ pub mod optimizer;
 pub mod recorded;
 pub mod regression;
 pub mod schedule;
+pub mod spread;
 pub mod trainer;

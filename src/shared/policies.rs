@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
+use rao_engine::{Actor, EngineConfig, Sampled, Scripted, ServedActor};
 use rao_envs::Script;
+use rao_policy::served::Served;
 use rao_policy::{Chat, Limits, LocalPolicy, Policy as _, Sampler};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
@@ -12,6 +13,7 @@ use rao_store::event::{HostFacts, RunStarted};
 use super::args::{PolicyArgs, PolicyName};
 use super::exit::{Code, Failure};
 use super::open;
+use super::served::{self, Facts, ServedArgs, ServerName};
 
 pub(crate) use rao_replay::recorded::MODEL_FACT;
 
@@ -22,6 +24,7 @@ const BRIEF_VOCABULARY: usize = 4096;
 pub(crate) enum Loaded {
     Scripted(Script, Arc<Chat>),
     Local(Box<LocalPolicy>, Option<PathBuf>),
+    Served(Box<Served>, Facts),
 }
 
 impl Loaded {
@@ -29,20 +32,32 @@ impl Loaded {
         match self {
             Loaded::Scripted(_, chat) => Arc::clone(chat),
             Loaded::Local(policy, _) => Arc::new(policy.chat().clone()),
+            Loaded::Served(served, _) => Arc::new(served.chat().clone()),
+        }
+    }
+
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(self, Loaded::Served(..))
+    }
+
+    /// Adds what a run notes of where its policy was.
+    pub(crate) fn add_facts(&self, host: &mut HostFacts) {
+        if let Loaded::Served(_, facts) = self {
+            facts.add_to(host);
         }
     }
 
     /// The folder that its weights came from.
     pub(crate) fn folder(&self) -> Option<&Path> {
         match self {
-            Loaded::Scripted(..) => None,
+            Loaded::Scripted(..) | Loaded::Served(..) => None,
             Loaded::Local(_, folder) => folder.as_deref(),
         }
     }
 
     /// Whether brief prompts are the default for it.
     pub(crate) fn is_tiny(&self) -> bool {
-        self.chat().vocab_size() <= BRIEF_VOCABULARY
+        !self.is_served() && self.chat().vocab_size() <= BRIEF_VOCABULARY
     }
 
     /// Positions that its model has.
@@ -50,6 +65,7 @@ impl Loaded {
         match self {
             Loaded::Scripted(..) => None,
             Loaded::Local(policy, _) => Some(policy.decoder().config().max_positions),
+            Loaded::Served(served, _) => served.window().map(|window| window as usize),
         }
     }
 
@@ -58,9 +74,10 @@ impl Loaded {
         match self {
             Loaded::Scripted(script, _) => Box::new(Scripted::new(script, chat)),
             Loaded::Local(policy, _) => {
-                let sampler = Sampler { temperature: config.temperature, max_tokens: config.max_tokens };
+                let sampler = Sampler::whole(config.temperature, config.max_tokens);
                 Box::new(Sampled::new(policy, chat, sampler, config.context))
             }
+            Loaded::Served(served, _) => Box::new(ServedActor::new(*served, config)),
         }
     }
 }
@@ -68,10 +85,10 @@ impl Loaded {
 /// Loads a policy by name.
 pub(crate) fn load(args: &PolicyArgs) -> Result<Loaded, Failure> {
     let name = args.policy.clone().unwrap_or(PolicyName::Mini);
-    load_named(&name, args.tokenizer.as_deref())
+    load_named(&name, args.tokenizer.as_deref(), &args.server)
 }
 
-fn load_named(name: &PolicyName, tokenizer: Option<&str>) -> Result<Loaded, Failure> {
+fn load_named(name: &PolicyName, tokenizer: Option<&str>, server: &ServedArgs) -> Result<Loaded, Failure> {
     let scripted = |script| Ok(Loaded::Scripted(script, Arc::new(chat(tokenizer.unwrap_or("mini"))?)));
     match name {
         PolicyName::Oracle => scripted(Script::Oracle),
@@ -85,6 +102,12 @@ fn load_named(name: &PolicyName, tokenizer: Option<&str>) -> Result<Loaded, Fail
             let policy = LocalPolicy::load(folder, Limits::default())?;
             let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
             Ok(Loaded::Local(Box::new(policy), Some(folder)))
+        }
+        PolicyName::Served(address) => {
+            let own = (server.server == Some(ServerName::Text)).then_some("mini");
+            let which = tokenizer.or(own);
+            let (served, facts) = served::connect(address, server, which, which.map(chat).transpose()?)?;
+            Ok(Loaded::Served(served, facts))
         }
     }
 }
@@ -119,6 +142,7 @@ fn recorded_name(started: &RunStarted, host: &HostFacts) -> Result<PolicyName, F
                 Err(Failure::new(Code::Unavailable, message).help("name it with `--policy local:DIR`"))
             }
         },
+        (kind, _) if served::is_served(kind) => served::recorded(started, host),
         (kind, name) => {
             let message =
                 format!("the run was recorded with policy `{name}` of kind `{kind}`, which this program does not know");
@@ -133,7 +157,13 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         Some(name) => name.clone(),
         None => recorded_name(started, host)?,
     };
-    let loaded = load_named(&name, args.tokenizer.as_deref())?;
+    let loaded = match &name {
+        PolicyName::Served(_) => {
+            let (server, tokenizer) = served::recorded_args(host, &args.server);
+            load_named(&name, args.tokenizer.as_deref().or(tokenizer.as_deref()), &server)?
+        }
+        name => load_named(name, args.tokenizer.as_deref(), &args.server)?,
+    };
     let tokenizer = Digest(loaded.chat().digest());
     if tokenizer != started.policy.tokenizer {
         let message = format!(
@@ -142,7 +172,19 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
             tokenizer.short()
         );
         return Err(Failure::usage(message)
-            .help("name the right one with `--tokenizer` (scripted policies) or `--policy local:DIR`"));
+            .help("name the right one with `--tokenizer` (scripted and served policies) or `--policy local:DIR`"));
+    }
+    if let (Loaded::Served(now, _), None) = (&loaded, &args.policy)
+        && now.name() != started.policy.name
+    {
+        let message = format!(
+            "the run was recorded with the model `{}`, but {} now serves `{}`",
+            started.policy.name,
+            now.address(),
+            now.name()
+        );
+        let failure = Failure::new(Code::Unavailable, message);
+        return Err(failure.help("name a server that still has it with `--policy openai:URL`"));
     }
     if let (Loaded::Local(policy, _), None) = (&loaded, &args.policy) {
         let weights = Some(Digest(policy.identity().weights));
@@ -161,6 +203,15 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         }
     }
     Ok(loaded)
+}
+
+/// The policy that samples a run's tokens again, to be compared with those of the log.
+pub(crate) fn to_sample_again(started: &RunStarted, host: &HostFacts, args: &PolicyArgs) -> Result<Loaded, Failure> {
+    let by_server = match &args.policy {
+        Some(name) => matches!(name, PolicyName::Served(_)),
+        None => served::is_served(&started.policy.kind),
+    };
+    if by_server { Err(served::refuse_tokens(started)) } else { recorded(started, host, args) }
 }
 
 /// The model that a training starts from when none is named: the one that recorded the run, or mini for scripted runs.

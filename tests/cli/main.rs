@@ -9,6 +9,9 @@ mod damage;
 mod doctor;
 mod durability;
 mod errors;
+#[expect(dead_code, reason = "its own tests use the rest")]
+#[path = "../../policy/tests/served/fake.rs"]
+mod fake;
 mod following;
 mod forks;
 mod help;
@@ -19,4 +22,8 @@ mod record_and_read;
 mod regression;
 mod schema;
 mod sealed;
+mod served;
+#[expect(dead_code, reason = "its own tests use the rest")]
+#[path = "../../policy/tests/served/server.rs"]
+mod server;
 mod training;

@@ -77,7 +77,17 @@ pub(super) fn product(x: Matrix<'_>, weight: Matrix<'_>) -> Result<Vec<f32>> {
 
 /// Gradients of `x` and of `weight`, given that of [`linear`]'s result.
 pub(crate) fn linear_gradients(x: &Tensor, weight: &Tensor, grad: &Tensor) -> Result<[Tensor; 2]> {
-    Ok([grad.matmul(&weight.detach())?, grad.t()?.matmul(&x.detach())?])
+    Ok([linear_input_gradient(weight, grad)?, linear_weight_gradient(x, grad)?])
+}
+
+/// The gradient of `x` alone: half the work, for weights that are not trained.
+pub(crate) fn linear_input_gradient(weight: &Tensor, grad: &Tensor) -> Result<Tensor> {
+    grad.matmul(&weight.detach())
+}
+
+/// The gradient of `weight` alone.
+pub(crate) fn linear_weight_gradient(x: &Tensor, grad: &Tensor) -> Result<Tensor> {
+    grad.t()?.matmul(&x.detach())
 }
 
 struct Linear;

@@ -6,6 +6,7 @@
 
 mod attention;
 mod embedding;
+mod experts;
 mod linear;
 mod math;
 mod rms_norm;
@@ -14,9 +15,10 @@ mod swiglu;
 mod tiles;
 mod token_logprob;
 
-pub(crate) use attention::{Heads, packed_attention, packed_attention_gradients};
+pub(crate) use attention::{Heads, path_attention, path_attention_gradients};
 pub(crate) use embedding::{gather_gradient, gather_rows};
-pub(crate) use linear::{linear, linear_add, linear_gradients};
+pub(crate) use experts::{Routes, Visit};
+pub(crate) use linear::{linear, linear_add, linear_input_gradient, linear_weight_gradient};
 pub(crate) use math::{exp, simd, softmax_parts};
 pub(crate) use rms_norm::{rms_norm, rms_norm_gradients};
 pub(crate) use rope::{Rope, RopeTable};
@@ -65,6 +67,22 @@ pub(crate) fn sum(terms: &[&Tensor]) -> Result<Tensor> {
         })?;
     }
     Tensor::from_vec(total, first.shape(), &candle_core::Device::Cpu)
+}
+
+/// `total + scale * term`, element by element.
+pub(crate) fn add_scaled(total: &Tensor, term: &Tensor, scale: f32) -> Result<Tensor> {
+    let both = [&total.contiguous()?, &term.contiguous()?];
+    let sum = with_numbers(both, "add-scaled", |[total, term]| {
+        Ok(total.iter().zip(term).map(|(total, x)| x.mul_add(scale, *total)).collect::<Vec<f32>>())
+    })?;
+    Tensor::from_vec(sum, total.shape(), &candle_core::Device::Cpu)
+}
+
+/// `scale * x`, element by element.
+pub(crate) fn scaled(x: &Tensor, scale: f32) -> Result<Tensor> {
+    let product =
+        with_numbers([&x.contiguous()?], "scaled", |[x]| Ok(x.iter().map(|x| x * scale).collect::<Vec<f32>>()))?;
+    Tensor::from_vec(product, x.shape(), &candle_core::Device::Cpu)
 }
 
 /// Runs `f` on blocks of whole rows of `out`, each `width` wide, with the index of the block's first row.

@@ -1,6 +1,7 @@
 //! Every operation against plain candle operations in f64, value and gradient, and those against finite differences.
 
 use super::*;
+use crate::trie::{Branch, Pick};
 use candle_core::{D, DType, Device, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -111,7 +112,7 @@ fn plain_rope(x: &Tensor, positions: &[usize], dim: usize) -> Tensor {
 fn rope_matches() {
     let (dim, heads) = (10, 3);
     let rope = |positions: &[usize]| Rope {
-        table: RopeTable::new(dim, 10_000.0, 256).into(),
+        table: RopeTable::new(&crate::RopeScaling::None.frequencies(dim, 10_000.0), 256).into(),
         positions: positions.to_vec().into(),
     };
     let near = [0usize, 1, 2, 0, 1, 7, 3];
@@ -158,45 +159,81 @@ fn token_logprob_matches_across_chunks() {
         let entropy = (all.exp().unwrap() * &all).unwrap().sum(D::Minus1).unwrap().neg().unwrap();
         Tensor::stack(&[all.gather(&index, 1).unwrap().squeeze(1).unwrap(), entropy], 0).unwrap()
     };
-    let own = |t: &[Tensor]| token_logprob(&(&t[0] * 3.0).unwrap(), &t[1], &ids).unwrap();
+    let picks: Vec<Pick> = ids.iter().enumerate().map(|(place, id)| Pick { place, id: *id }).collect();
+    let own = |t: &[Tensor]| token_logprob(&(&t[0] * 3.0).unwrap(), &t[1], &picks).unwrap();
     check(&[&[n, 12], &[vocabulary, 12]], &own, &plain);
+}
+
+/// Several tokens after one row, and rows with none: their gradients add up.
+#[test]
+fn token_logprob_matches_with_shared_rows() {
+    let (rows, vocabulary) = (300, 21);
+    let picks: Vec<Pick> = (0..rows)
+        .flat_map(|place| (0..place % 4).map(move |k| Pick { place, id: ((place * 5 + k * 3) % vocabulary) as u32 }))
+        .collect();
+    let mut picks = picks;
+    picks.sort_unstable();
+    let n = picks.len();
+    let places = Tensor::from_vec(picks.iter().map(|p| p.place as u32).collect::<Vec<_>>(), n, &Device::Cpu).unwrap();
+    let ids = Tensor::from_vec(picks.iter().map(|p| p.id).collect::<Vec<_>>(), (n, 1), &Device::Cpu).unwrap();
+    let plain = |t: &[Tensor]| {
+        let all = plain_log_softmax(&(t[0].matmul(&t[1].t().unwrap()).unwrap() * 3.0).unwrap());
+        let all = all.index_select(&places, 0).unwrap();
+        let entropy = (all.exp().unwrap() * &all).unwrap().sum(D::Minus1).unwrap().neg().unwrap();
+        Tensor::stack(&[all.gather(&ids, 1).unwrap().squeeze(1).unwrap(), entropy], 0).unwrap()
+    };
+    let own = |t: &[Tensor]| token_logprob(&(&t[0] * 3.0).unwrap(), &t[1], &picks).unwrap();
+    check(&[&[rows, 12], &[vocabulary, 12]], &own, &plain);
+}
+
+/// Branches of sequences that lie end to end.
+fn apart(lengths: &[usize]) -> Vec<Branch> {
+    let mut row = 0;
+    let branch = |len: &usize| {
+        row += len;
+        Branch { row: row - len, start: 0, len: *len }
+    };
+    lengths.iter().map(branch).collect()
 }
 
 #[test]
 fn attention_matches() {
-    let lengths = [1usize, 37, 5, 16, 19];
-    let tokens: usize = lengths.iter().sum();
-    for (heads, kv_heads, dim) in [(4, 2, 10), (3, 3, 16), (6, 1, 40)] {
-        let shape = Heads { heads, kv_heads, dim };
-        let plain = |t: &[Tensor]| plain_attention(t, shape, &lengths);
-        check(
-            &[&[tokens, heads * dim], &[tokens, kv_heads * dim], &[tokens, kv_heads * dim]],
-            &|t| packed_attention(&t[0], &t[1], &t[2], shape, &lengths).unwrap(),
-            &plain,
-        );
+    let forest = [(0, 0, 20), (20, 20, 3), (23, 17, 30), (53, 40, 1), (54, 5, 18), (72, 0, 6), (78, 2, 9)];
+    let forest = forest.map(|(row, start, len)| Branch { row, start, len });
+    for branches in [apart(&[1, 37, 5, 16, 19]), forest.to_vec()] {
+        let rows: usize = branches.iter().map(|branch| branch.len).sum();
+        for (heads, kv_heads, dim) in [(4, 2, 10), (3, 3, 16), (6, 1, 40)] {
+            let shape = Heads { heads, kv_heads, dim };
+            check(
+                &[&[rows, heads * dim], &[rows, kv_heads * dim], &[rows, kv_heads * dim]],
+                &|t| path_attention(&t[0], &t[1], &t[2], shape, &branches).unwrap(),
+                &|t| plain_attention(t, shape, &branches),
+            );
+        }
     }
 }
 
-fn plain_attention(t: &[Tensor], shape: Heads, lengths: &[usize]) -> Tensor {
-    let (mut first, mut sequences) = (0, Vec::new());
-    for &len in lengths {
-        let mut columns = Vec::new();
-        for head in 0..shape.heads {
-            let part = |t: &Tensor, head: usize| {
-                t.narrow(0, first, len).unwrap().narrow(1, head * shape.dim, shape.dim).unwrap().contiguous().unwrap()
-            };
-            let (q, k, v) = (part(&t[0], head), part(&t[1], head / shape.group()), part(&t[2], head / shape.group()));
-            let mask: Vec<f64> =
-                (0..len).flat_map(|i| (0..len).map(move |j| if j <= i { 0.0 } else { -1e30 })).collect();
-            let mask = Tensor::from_vec(mask, (len, len), &Device::Cpu).unwrap();
-            let scores = (q.matmul(&k.t().unwrap()).unwrap() / (shape.dim as f64).sqrt()).unwrap();
-            let weights = plain_log_softmax(&(scores + mask).unwrap()).exp().unwrap();
-            columns.push(weights.matmul(&v).unwrap());
+/// Attention over all rows, with a mask that leaves each row those on the path to it.
+fn plain_attention(t: &[Tensor], shape: Heads, branches: &[Branch]) -> Tensor {
+    let (mut path, mut mask) = (Vec::new(), Vec::new());
+    let rows: usize = branches.iter().map(|branch| branch.len).sum();
+    for branch in branches {
+        path.truncate(branch.start);
+        for row in branch.row..branch.row + branch.len {
+            path.push(row);
+            mask.extend((0..rows).map(|other| if path.contains(&other) { 0.0 } else { -1e30 }));
         }
-        sequences.push(Tensor::cat(&columns, 1).unwrap());
-        first += len;
     }
-    Tensor::cat(&sequences, 0).unwrap()
+    let mask = Tensor::from_vec(mask, (rows, rows), &Device::Cpu).unwrap();
+    let mut columns = Vec::new();
+    for head in 0..shape.heads {
+        let part = |t: &Tensor, head: usize| t.narrow(1, head * shape.dim, shape.dim).unwrap().contiguous().unwrap();
+        let (q, k, v) = (part(&t[0], head), part(&t[1], head / shape.group()), part(&t[2], head / shape.group()));
+        let scores = (q.matmul(&k.t().unwrap()).unwrap() / (shape.dim as f64).sqrt()).unwrap();
+        let weights = plain_log_softmax(&(scores + &mask).unwrap()).exp().unwrap();
+        columns.push(weights.matmul(&v).unwrap());
+    }
+    Tensor::cat(&columns, 1).unwrap()
 }
 
 /// The bits of a query's result do not depend on the tile it is computed in, and future keys do not reach it.

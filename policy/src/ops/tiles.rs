@@ -36,8 +36,14 @@ impl Pieces {
         }
     }
 
-    pub(super) fn zeros(rows: usize, dim: usize) -> Self {
-        Self(vec![0.0; rows.div_ceil(LANES) * dim.div_ceil(LANES) * LANES * LANES])
+    /// A row of `dim` zeros.
+    fn clear(&mut self, at: usize, dim: usize) {
+        let pieces = dim.div_ceil(LANES);
+        let block = at / LANES * pieces * LANES * LANES;
+        self.0.resize(block + pieces * LANES * LANES, 0.0);
+        for piece in 0..pieces {
+            self.0[block + (piece * LANES + at % LANES) * LANES..][..LANES].fill(0.0);
+        }
     }
 
     pub(super) fn row(&self, at: usize, out: &mut [f32]) {
@@ -325,6 +331,7 @@ pub(crate) fn attend_rows(kv: &KeyValues, dim: usize, scale: f32, q: &[f32], len
 }
 
 /// What the backward pass over one head's keys holds: both layouts of keys and values, and the sums of their gradients.
+#[derive(Default)]
 pub(super) struct Backward {
     kv: KeyValues,
     keys: Pieces,
@@ -374,21 +381,25 @@ impl<const R: usize> WithSimd for BackwardTile<'_, R> {
 }
 
 impl Backward {
-    /// From the rows of keys and values, each `dim` wide.
-    pub(super) fn new<'a>(rows: impl Iterator<Item = (&'a [f32], &'a [f32])>, len: usize, dim: usize) -> Self {
-        let mut all = Self {
-            kv: KeyValues::default(),
-            keys: Pieces::default(),
-            values: Transposed::default(),
-            dkeys: Pieces::zeros(len, dim),
-            dvalues: Pieces::zeros(len, dim),
-        };
-        for (at, (key, value)) in rows.enumerate() {
-            all.kv.push(key, value);
-            all.keys.push(at, key);
-            all.values.push(at, value);
-        }
-        all
+    /// Adds the next position, with sums of zero.
+    pub(super) fn push(&mut self, key: &[f32], value: &[f32]) {
+        let at = self.kv.len;
+        self.kv.push(key, value);
+        self.keys.push(at, key);
+        self.values.push(at, value);
+        self.dkeys.clear(at, key.len());
+        self.dvalues.clear(at, value.len());
+    }
+
+    /// Forgets all positions from `len` on.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.kv.truncate(len);
+    }
+
+    /// The gradients of the key and the value at position `at`, each of the head's width.
+    pub(super) fn sums_of(&self, at: usize, dkey: &mut [f32], dvalue: &mut [f32]) {
+        self.dkeys.row(at, dkey);
+        self.dvalues.row(at, dvalue);
     }
 
     /// Adds what queries `q`, whose results have gradients `grad`, give to the keys and values; returns the queries' own
@@ -402,14 +413,5 @@ impl Backward {
             dispatch(BackwardTile { tile, grad, dq, sums: self, scratch: &mut scratch });
         });
         dq
-    }
-
-    /// Gradients of the keys and of the values, each `[len, dim]`.
-    pub(super) fn finish(self, len: usize, dim: usize) -> [Vec<f32>; 2] {
-        [self.dkeys, self.dvalues].map(|sums| {
-            let mut rows = vec![0.0; len * dim];
-            rows.chunks_exact_mut(dim).enumerate().for_each(|(at, row)| sums.row(at, row));
-            rows
-        })
     }
 }

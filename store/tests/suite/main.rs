@@ -9,6 +9,7 @@ mod damage;
 mod durability;
 mod faults;
 mod format_page;
+mod fuzzed;
 mod golden;
 mod kill;
 mod memory;
