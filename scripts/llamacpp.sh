@@ -48,7 +48,7 @@ fi
 for name in $(compgen -e RAO_LOG_ || true); do unset "$name"; done
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-"$venv/bin/python" scripts/llamacpp-serve.py "$model" "$port" 2 3072 2 >"$work/server.log" 2>&1 &
+"$venv/bin/python" scripts/llamacpp-serve.py "$model" "$port" 2 3072 1 >"$work/server.log" 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
 
