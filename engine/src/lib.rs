@@ -27,7 +27,7 @@ mod sink;
 mod tree;
 
 pub use actor::{Action, Actor, Ask, Sampled, Scripted};
-pub use config::{BudgetModel, EngineConfig, Judges, Scheduler};
+pub use config::{BudgetModel, Decoding, EngineConfig, Judges, Scheduler};
 pub use error::EngineError;
 pub use in_flight::{InFlight, Slot, Ticket};
 pub use outside::{Asking, CallSite, Extension, Live, Outside, absorb, prompt_text, prompt_texts};

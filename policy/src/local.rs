@@ -117,6 +117,12 @@ impl LocalPolicy {
         &self.decoder
     }
 
+    /// The same policy with other limits; its caches are dropped.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, pool: Pool::new(limits.cache_bytes, self.shape), ..self }
+    }
+
     /// Gives the decoder back; caches are dropped.
     pub fn into_decoder(self) -> Decoder {
         self.decoder

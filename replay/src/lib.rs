@@ -8,6 +8,7 @@ pub mod credit;
 pub mod diff;
 pub mod objective;
 pub mod optimizer;
+pub mod plots;
 pub mod recorded;
 pub mod regression;
 pub mod schedule;

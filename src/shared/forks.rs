@@ -127,7 +127,7 @@ fn assemble(
         return Err(Failure::usage(message).help("fork it with the version of rao-log that recorded it"));
     }
     let env = open::recorded_environment(like, means.data)?;
-    let actor = policy.into_actor(&config);
+    let actor = policy.into_actor(&config)?;
     let manifest = fork::manifest(like, members, seed, &actor.identity());
     let panel = judges::recorded(&config, &host)?;
     let (tasks, width) = (vec![base.task()?], means.width);

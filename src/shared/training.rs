@@ -13,25 +13,35 @@ use serde_json::{Value, json};
 
 use super::args::PolicyName;
 use super::exit::Failure;
+use super::metrics::Recorder;
 use super::out::Out;
 use super::policies::Loaded;
 use super::{open, recording};
 
 /// A trainer whose weights come from a named model, at the optimizer's step 0.
-pub(crate) fn fresh(model: &PolicyName, settings: Settings) -> Result<Trainer, Failure> {
-    let resources = Resources::default();
+pub(crate) fn fresh(model: &PolicyName, settings: Settings, resources: Resources) -> Result<Trainer, Failure> {
     match model {
         PolicyName::Mini => {
             let policy = rao_policy::mini()?;
             let tokenizer = policy.chat().to_json().to_vec();
-            Ok(Trainer::new(policy.into_decoder(), tokenizer, settings, resources)?)
+            let mut trainer = Trainer::new(policy.into_decoder(), tokenizer, settings, resources)?;
+            trainer.set_base(rao_policy::MINI);
+            Ok(trainer)
         }
         PolicyName::Local(folder) => {
+            if folder.is_file() {
+                let tokenizer = Chat::load(folder)?.to_json().to_vec();
+                return Ok(Trainer::new(Decoder::load(folder)?, tokenizer, settings, resources)?);
+            }
             // The loader's own message names the folder and the file that is missing.
             if !folder.is_dir() {
                 Decoder::load(folder)?;
             }
             Ok(Trainer::fresh(folder, settings, resources)?)
+        }
+        PolicyName::Gguf(file) => {
+            let failure = Failure::usage("a quantized policy is frozen: its matrix products have no gradient");
+            Err(failure.help(format!("train it dequantized: --model local:{}", file.display())))
         }
         PolicyName::Oracle | PolicyName::Noisy => {
             let failure = Failure::usage("a scripted policy has no weights to train");
@@ -44,6 +54,25 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings) -> Result<Trainer, F
             Err(failure.help("name the folder of the same model, with the same tokenizer.json, with --model DIR"))
         }
     }
+}
+
+/// The weights of a named model.
+pub(crate) fn weights(model: &PolicyName) -> Result<Decoder, Failure> {
+    match model {
+        PolicyName::Mini => Ok(rao_policy::mini()?.into_decoder()),
+        PolicyName::Local(folder) => Ok(Decoder::load(folder)?),
+        _ => Err(Failure::usage("only mini and model folders have weights").help("choose mini or a model folder")),
+    }
+}
+
+/// Saves the trained model, an adapter merged into its weights, as a model folder.
+pub(crate) fn merge(trainer: &Trainer, folder: &Path) -> Result<(), Failure> {
+    trainer.decoder().merged()?.save(folder)?;
+    let path = folder.join("tokenizer.json");
+    std::fs::write(&path, trainer.tokenizer_json()).map_err(|error| {
+        Failure::new(super::exit::Code::Other, format!("cannot write {}: {error}", path.display()))
+            .help("check its permissions and the free disk space")
+    })
 }
 
 /// Refuses to replace a folder that is not a checkpoint.
@@ -80,6 +109,8 @@ pub(crate) struct Telling<'a> {
     /// Save after so many steps; 0 saves at the end only.
     pub(crate) save_every: u64,
     pub(crate) folder: &'a Path,
+    /// Takes the steps' figures.
+    pub(crate) recorder: &'a mut Recorder,
 }
 
 /// Lines printed of a long training.
@@ -87,6 +118,7 @@ const LINES: u64 = 20;
 
 impl Telling<'_> {
     fn step(&mut self, trainer: &Trainer, step: &StepReport, bar: &ProgressBar) -> Result<Flow, TrainError> {
+        self.recorder.add(step);
         bar.inc(1);
         bar.set_message(format!("loss {:.4}", step.loss));
         let every = self.steps.div_ceil(LINES).max(1);
@@ -95,7 +127,8 @@ impl Telling<'_> {
             bar.suspend(|| out.line(line(step)));
         }
         if self.save_every > 0 && (step.step + 1).is_multiple_of(self.save_every) {
-            trainer.save(self.folder)?;
+            let figures = self.recorder.files().map_err(|failure| TrainError::Settings(failure.to_string()))?;
+            trainer.save_with(self.folder, &figures)?;
         }
         Ok(if recording::stopped() { Flow::Stop } else { Flow::Continue })
     }
@@ -103,10 +136,12 @@ impl Telling<'_> {
 
 fn line(step: &StepReport) -> String {
     format!(
-        "step {:>4}  {} trajectories, {} tokens  loss {:.5}  ratio {:.4}  clipped {:.4}  gradient {:.4}  rate {:.2e}",
+        "step {:>4}  {} trajectories, {} tokens ({} distinct of {})  loss {:.5}  ratio {:.4}  clipped {:.4}  gradient {:.4}  rate {:.2e}",
         step.step + 1,
         step.trajectories,
         step.tokens,
+        step.model_tokens,
+        step.summed_tokens,
         step.loss,
         step.mean_ratio,
         step.clip_fraction,
@@ -126,13 +161,14 @@ pub(crate) fn train(
     let mut sink = LogSink::new(log, training);
     let bar = recording::bar(telling.steps, "steps");
     let mut first = None;
+    telling.recorder.start();
     let outcome = trainer.train(&**log, runs, &mut sink, &mut |trainer, step| {
         first.get_or_insert_with(|| step.clone());
         telling.step(trainer, step, &bar)
     });
     bar.finish_and_clear();
     let report = outcome?;
-    trainer.save(telling.folder)?;
+    trainer.save_with(telling.folder, &telling.recorder.files()?)?;
     Ok(Trained { training, first, report })
 }
 
@@ -143,7 +179,12 @@ pub(crate) fn step_json(step: &StepReport) -> Value {
         "version": step.version,
         "trajectories": step.trajectories,
         "tokens": step.tokens,
+        "model_tokens": step.model_tokens,
+        "summed_tokens": step.summed_tokens,
+        "micro_batches": step.micro_batches,
         "loss": step.loss,
+        "entropy": step.entropy,
+        "kl": step.kl,
         "mean_ratio": step.mean_ratio,
         "clip_fraction": step.clip_fraction,
         "equal": step.equal,
@@ -164,6 +205,9 @@ pub(crate) fn to_json(trained: &Trained, folder: &Path) -> Value {
         "first": trained.first.as_ref().map(step_json),
         "last": trained.report.last.as_ref().map(step_json),
         "weights": trained.report.weights.to_string(),
+        "lanes": trained.report.lanes.lanes,
+        "checkpoints": trained.report.lanes.checkpoints,
+        "peak_bytes": super::memory::peak(),
         "checkpoint": folder.display().to_string(),
     })
 }

@@ -7,14 +7,20 @@ mod compare;
 mod cpython;
 mod damage;
 mod doctor;
+mod durability;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/fake.rs"]
 mod fake;
+mod following;
 mod forks;
+mod guide;
 mod help;
+mod llm_judge;
+mod mail;
 mod mini;
 mod official;
+mod prune;
 mod record_and_read;
 mod regression;
 mod schema;
@@ -23,4 +29,5 @@ mod served;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/server.rs"]
 mod server;
+mod trainer;
 mod training;

@@ -2,11 +2,11 @@
 
 /// Every rubric: name and text. A rubric that changes is another rubric: verdicts by it are new ones.
 const RUBRICS: &[(&str, &str)] = &[
-    ("oolong/child", include_str!("oolong-child.txt")),
-    ("deepdive/root", include_str!("deepdive-root.txt")),
     ("deepdive/child", include_str!("deepdive-child.txt")),
-    ("mail/root", include_str!("mail-root.txt")),
+    ("deepdive/root", include_str!("deepdive-root.txt")),
     ("mail/child", include_str!("mail-child.txt")),
+    ("mail/root", include_str!("mail-root.txt")),
+    ("oolong/child", include_str!("oolong-child.txt")),
 ];
 
 /// A rubric's text.
