@@ -96,7 +96,7 @@ pub(crate) fn connect(
     let Some(chat) = chat else {
         let failure = Failure::usage("a served policy needs the tokenizer of the model that is served");
         return Err(failure.help(
-            "give its tokenizer.json, or the folder that holds it, with --tokenizer; or --server text, which needs none",
+            "give its folder, tokenizer.json or GGUF file with --tokenizer; or --server text, which needs none",
         ));
     };
     let key = key_text().and_then(|text| Key::new(&text));
