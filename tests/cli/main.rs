@@ -18,6 +18,7 @@ mod following;
 mod forks;
 mod guide;
 mod help;
+mod llm_judge;
 mod mail;
 mod minecraft;
 mod mini;
