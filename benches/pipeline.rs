@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rao_engine::record::{Plan, record};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{BudgetModel, EngineConfig, Scripted, Tree};
+use rao_engine::{BudgetModel, EngineConfig, Scheduler, Scripted, Tree};
+use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::mini_chat;
@@ -40,6 +41,10 @@ fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.0,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
     }
 }
 
@@ -47,7 +52,8 @@ fn record_noisy(dir: &Path) -> (u64, Duration) {
     let env: Arc<dyn Environment> = Arc::new(TextCraft::new(TextCraftConfig::default()).unwrap());
     let presets = vec!["tiny".to_owned()];
     let tasks = env.tasks(&Selection { presets, split: Split::Train, count: Some(ROLLOUTS / 4), seed: 1 }).unwrap();
-    let plan = Plan { env, tasks, group_size: 4, config: config(), seed: 1, only: None, width: 64 };
+    let plan =
+        Plan { env, tasks, group_size: 4, config: config(), seed: 1, only: None, width: 64, panel: Panel::default() };
     let log = Arc::new(Log::open(dir, Options::new(Arc::new(|| 0))).unwrap().0);
     let mut actor = Scripted::new(Script::Noisy, Arc::new(mini_chat().unwrap()));
     let repl: Arc<dyn ReplEngine> = Arc::new(Monty::new());

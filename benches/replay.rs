@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rao_engine::record::{Plan, record};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Sampled, Scripted};
+use rao_engine::{Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted};
+use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::{Chat, Sampler, mini_chat};
@@ -38,6 +39,10 @@ fn config() -> EngineConfig {
         loop_guard: false,
         lambda: 0.0,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
     }
 }
 
@@ -48,7 +53,8 @@ fn env() -> Arc<dyn Environment> {
 fn record_in(dir: &Path, tasks: usize, actor: &mut dyn Actor) -> Duration {
     let (env, presets) = (env(), vec!["tiny".to_owned()]);
     let tasks = env.tasks(&Selection { presets, split: Split::Train, count: Some(tasks), seed: 1 }).unwrap();
-    let plan = Plan { env, tasks, group_size: 1, config: config(), seed: 1, only: None, width: 64 };
+    let plan =
+        Plan { env, tasks, group_size: 1, config: config(), seed: 1, only: None, width: 64, panel: Panel::default() };
     let log = Arc::new(Log::open(dir, Options::new(Arc::new(|| 0))).unwrap().0);
     let repl: Arc<dyn ReplEngine> = Arc::new(Monty::new());
     let host = HostFacts { program: "bench".into(), facts: Vec::new() };
@@ -93,7 +99,7 @@ impl Actor for Busy {
                 text,
                 logprobs: Vec::new(),
                 logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+                sampler: SamplerSettings::whole(0.0, 0),
                 stop: StopReason::Scripted,
             }
         };
@@ -119,7 +125,7 @@ fn replay(c: &mut Criterion) {
     let mini = tempfile::tempdir().unwrap();
     let policy = rao_policy::mini().unwrap();
     let chat = Arc::new(policy.chat().clone());
-    let sampler = Sampler { temperature: 1.0, max_tokens: config().max_tokens };
+    let sampler = Sampler::whole(1.0, config().max_tokens);
     let mut actor = Sampled::new(Box::new(policy), chat, sampler, config().context);
     let recording = record_in(mini.path(), 8, &mut actor);
     let (reader, _) = Reader::open(mini.path()).unwrap();

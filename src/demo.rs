@@ -50,7 +50,7 @@ pub(crate) fn run(args: &DemoArgs, out: &mut Out) -> Result<(), Failure> {
     args.threads.apply();
     training::check_out(&args.out)?;
     let begin = Instant::now();
-    let policy = PolicyArgs { policy: Some(PolicyName::Mini), tokenizer: None, adapter: None };
+    let policy = PolicyArgs { policy: Some(PolicyName::Mini), ..PolicyArgs::default() };
     let choices = Choices {
         tasks: usize::from(args.tasks),
         split: Split::Train,
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &DemoArgs, out: &mut Out) -> Result<(), Failure> {
     out.line("2. replay: sample, run cells, craft and judge again, and compare every event with the log");
     let mut all = Replayed::default();
     let data = DataArgs { data: None };
-    let nobody = PolicyArgs { policy: None, tokenizer: None, adapter: None };
+    let nobody = PolicyArgs::default();
     let mut means = replay::means(&*log, recorded.run, Check::Tokens, &data, &nobody, &PythonArgs::default())?;
     let rollouts = open::rollouts(&*log, recorded.run);
     let request = Request { check: Check::Tokens, from: Seq(0) };

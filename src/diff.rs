@@ -1,18 +1,19 @@
-//! `rao-log diff`: two rollouts, or two runs, held against each other.
+//! `rao-log diff`: two rollouts, or two runs, held against each other. They may lie in different logs and sealed files.
+
+mod runs;
 
 use std::collections::BTreeMap;
 
 use clap::Args;
 use rao_engine::{Node, Tree};
 use rao_replay::diff::{Pair, align, first};
-use rao_store::event::{Body, Kind};
-use rao_store::{EventSource, Filter, NodePath, RolloutId, RunId, Seq, Stream, Target, resolve_target};
+use rao_store::{EventSource, NodePath, RolloutId, RunId, Target};
 use serde_json::{Value, json};
 
-use crate::eval::{Row, by_difficulty};
 use crate::shared::args::{JsonArgs, LogArgs};
 use crate::shared::exit::Failure;
 use crate::shared::out::{Out, one_line, plural};
+use crate::shared::places::{self, Place};
 use crate::shared::table::Table;
 use crate::shared::{credit, open};
 
@@ -20,14 +21,13 @@ use crate::shared::{credit, open};
 const GOAL: usize = 36;
 /// Characters of each side of a difference.
 const SIDE: usize = 400;
-/// Tasks listed on the screen.
-const TASKS: usize = 40;
 
 /// Compare two rollouts (which nodes correspond, where they part, rewards and advantages), or two runs (success, depth,
-/// nodes and tokens by difficulty, and the tasks that changed).
+/// nodes and tokens by difficulty, and the tasks that changed). Each side is RUN, RUN/ROLLOUT, a log's folder or a sealed
+/// file (its newest run), or either of these followed by `:RUN` or `:RUN/ROLLOUT`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// RUN/ROLLOUT, or RUN.
+    /// RUN/ROLLOUT, RUN, FILE, or LOG:RUN.
     #[arg(value_name = "A")]
     a: String,
     /// The other one.
@@ -41,11 +41,12 @@ pub(crate) struct DiffArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &DiffArgs, out: &mut Out) -> Result<(), Failure> {
-    let source = open::reader(&args.log.log)?;
+    let a = places::named(&args.a, &args.log.log)?;
+    let b = places::named(&args.b, &args.log.log)?;
     let json = args.json.json;
-    match (resolve_target(&source, &args.a)?, resolve_target(&source, &args.b)?) {
-        (Target::Rollout(a, x), Target::Rollout(b, y)) => rollouts(out, &source, (a, x), (b, y), json),
-        (Target::Run(a), Target::Run(b)) => runs(out, &source, a, b, json),
+    match (a.target, b.target) {
+        (Target::Rollout(run_a, x), Target::Rollout(run_b, y)) => rollouts(out, (&a, run_a, x), (&b, run_b, y), json),
+        (Target::Run(x), Target::Run(y)) => runs::compare(out, (&a, x), (&b, y), json),
         _ => {
             let message = format!("`{}` and `{}` are neither two rollouts nor two recorded runs", args.a, args.b);
             Err(Failure::usage(message).help("write `rao-log diff RUN/ROLLOUT RUN/ROLLOUT` or `rao-log diff RUN RUN`"))
@@ -61,12 +62,13 @@ struct Side {
 }
 
 impl Side {
-    fn read(source: &dyn EventSource, run: RunId, rollout: RolloutId) -> Result<Side, Failure> {
+    fn read(place: &Place, run: RunId, rollout: RolloutId) -> Result<Side, Failure> {
+        let source: &dyn EventSource = &*place.source;
         let tree = open::tree(&open::events(source, run, rollout)?)?;
         // Credit needs the whole run to be sound; without it, the trees can still be compared.
         let rows = credit::of_rollout(source, run, rollout, &tree).map_or_else(|_| Vec::new(), |(_, rows)| rows);
         let advantages = rows.iter().filter_map(credit::CreditRow::advantage).collect();
-        Ok(Side { place: format!("{}/{rollout}", open::short(source, run)), tree, advantages })
+        Ok(Side { place: format!("{}/{rollout}", place.shown(run)), tree, advantages })
     }
 
     fn node(&self, path: Option<&NodePath>) -> Option<&Node> {
@@ -84,12 +86,11 @@ impl Side {
 
 fn rollouts(
     out: &mut Out,
-    source: &dyn EventSource,
-    (run_a, a): (RunId, RolloutId),
-    (run_b, b): (RunId, RolloutId),
+    (place_a, run_a, a): (&Place, RunId, RolloutId),
+    (place_b, run_b, b): (&Place, RunId, RolloutId),
     json: bool,
 ) -> Result<(), Failure> {
-    let (a, b) = (Side::read(source, run_a, a)?, Side::read(source, run_b, b)?);
+    let (a, b) = (Side::read(place_a, run_a, a)?, Side::read(place_b, run_b, b)?);
     let pairs = align(&a.tree, &b.tree);
     if json {
         let rows: Vec<Value> = pairs.iter().map(|pair| pair_json(pair, &a, &b)).collect();
@@ -186,105 +187,4 @@ fn pair_json(pair: &Pair, a: &Side, b: &Side) -> Value {
         "reward": [reward(x), reward(y)],
         "advantage": [advantage(a, pair.a.as_ref()), advantage(b, pair.b.as_ref())],
     })
-}
-
-/// A task's rollouts in a run.
-#[derive(Clone, Copy, Default)]
-struct Tried {
-    rollouts: u64,
-    solved: u64,
-}
-
-impl Tried {
-    fn text(self) -> String {
-        if self.rollouts == 0 { "-".to_owned() } else { format!("{}/{}", self.solved, self.rollouts) }
-    }
-}
-
-fn tasks(source: &dyn EventSource, run: RunId) -> Result<BTreeMap<String, Tried>, Failure> {
-    let mut tasks = BTreeMap::<String, Tried>::new();
-    for rollout in open::rollouts(source, run) {
-        let filter = Filter::kinds([Kind::RolloutStarted, Kind::RolloutFinished]);
-        let mut task = String::new();
-        for event in source.events(Stream::Rollout(run, rollout), Seq(0), &filter) {
-            match event?.body {
-                Body::RolloutStarted(started) => task = started.task_id,
-                Body::RolloutFinished(end) => {
-                    let tried = tasks.entry(task.clone()).or_default();
-                    tried.rollouts += 1;
-                    tried.solved += u64::from(end.success >= 1.0);
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(tasks)
-}
-
-fn runs(out: &mut Out, source: &dyn EventSource, a: RunId, b: RunId, json: bool) -> Result<(), Failure> {
-    let (left, right) = (by_difficulty(source, a)?, by_difficulty(source, b)?);
-    let (tasks_a, tasks_b) = (tasks(source, a)?, tasks(source, b)?);
-    let mut all: BTreeMap<&str, (Tried, Tried)> = BTreeMap::new();
-    tasks_a.iter().for_each(|(task, tried)| all.entry(task).or_default().0 = *tried);
-    tasks_b.iter().for_each(|(task, tried)| all.entry(task).or_default().1 = *tried);
-    let changed: Vec<(&str, Tried, Tried)> = all
-        .iter()
-        .map(|(task, (x, y))| (*task, *x, *y))
-        .filter(|(_, x, y)| x.solved * y.rollouts != y.solved * x.rollouts || (x.rollouts == 0) != (y.rollouts == 0))
-        .collect();
-    let mut names: Vec<&str> = left.iter().map(Row::difficulty).collect();
-    names.extend(right.iter().map(Row::difficulty).filter(|name| left.iter().all(|row| row.difficulty() != *name)));
-    let of = |rows: &'_ [Row], name: &str| rows.iter().position(|row| row.difficulty() == name);
-    if json {
-        let side = |rows: &[Row], name: &str| of(rows, name).and_then(|at| rows.get(at)).map(Row::to_json);
-        let rows: Vec<Value> = names
-            .iter()
-            .map(|name| json!({ "difficulty": name, "a": side(&left, name), "b": side(&right, name) }))
-            .collect();
-        let changed: Vec<Value> = changed
-            .iter()
-            .map(|(task, x, y)| json!({ "task": task, "a": [x.solved, x.rollouts], "b": [y.solved, y.rollouts] }))
-            .collect();
-        let same = all.len() - changed.len();
-        out.json(&json!({
-            "a": a.to_string(), "b": b.to_string(), "difficulties": rows, "changed": changed, "unchanged": same,
-        }));
-        return Ok(());
-    }
-    let mut table = Table::new(&[
-        "",
-        "difficulty",
-        ">rollouts",
-        ">solved",
-        ">rate",
-        "95 % interval",
-        ">depth",
-        ">nodes",
-        ">steps",
-        ">tokens",
-    ]);
-    for name in &names {
-        for (side, rows) in [("a", &left), ("b", &right)] {
-            if let Some(row) = of(rows, name).and_then(|at| rows.get(at)) {
-                table.row(std::iter::once(side.to_owned()).chain(row.cells()));
-            }
-        }
-    }
-    out.line(format_args!("a  run {}", open::short(source, a)));
-    out.line(format_args!("b  run {}", open::short(source, b)));
-    out.line("");
-    table.print(out);
-    out.line("");
-    out.line(format_args!("{} changed, {} did not", plural(changed.len() as u64, "task"), all.len() - changed.len()));
-    if !changed.is_empty() {
-        let mut table = Table::new(&["task", ">a solved", ">b solved"]);
-        for (task, x, y) in changed.iter().take(TASKS) {
-            table.row([(*task).to_owned(), x.text(), y.text()]);
-        }
-        table.print(out);
-        if changed.len() > TASKS {
-            out.line(format_args!("... and {} more; `--json` has them all", changed.len() - TASKS));
-        }
-    }
-    Ok(())
 }

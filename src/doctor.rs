@@ -12,7 +12,7 @@ use crate::shared::open;
 use crate::shared::out::{Out, plural};
 
 /// Repair a log after a crash or damage: cut an unfinished commit, rebuild the manifest and the ordered store, finish
-/// sealing. No readable event is ever thrown away; what is lost is named.
+/// sealing and pruning. No readable event is ever thrown away; what is lost is named.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Say what is wrong and what would be done, and change nothing.
@@ -41,7 +41,10 @@ pub(crate) fn run(args: &DoctorArgs, out: &mut Out) -> Result<(), Failure> {
         let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
         done = report.lines.into_iter().filter(|line| !found.contains(line)).collect();
         if report.freed_bytes > 0 {
-            done.push(format!("sealing was finished; the journal gave back {} bytes", report.freed_bytes));
+            done.push(format!(
+                "what sealed and dropped runs had left was removed; {} bytes were given back",
+                report.freed_bytes
+            ));
         }
     }
     let after = if args.dry_run { before.clone() } else { verify(dir)? };
@@ -80,6 +83,10 @@ fn plan(dir: &Path, found: &VerifyReport) -> Vec<String> {
         let what =
             if finding.class == FindingClass::TornTail { "cut the unfinished commit" } else { "rebuild MANIFEST" };
         plan.push(format!("{what} ({finding})"));
+    }
+    let unfinished = found.dropped.iter().filter(|dropped| dropped.unfinished).count();
+    if unfinished > 0 {
+        plan.push(format!("remove what is left of {}", plural(unfinished as u64, "dropped run")));
     }
     let sled = if dir.join("events").exists() {
         "compare the ordered store with the journal; if it differs, set it aside and build it anew"

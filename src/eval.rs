@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use clap::Args;
 use rao_envs::Split;
+use rao_replay::spread::{Spread, wilson};
 use rao_store::event::{Body, Kind, RolloutFinished};
 use rao_store::{EventSource, Filter, RunId, Seq, Stream};
 use serde_json::{Value, json};
@@ -18,8 +19,6 @@ use crate::shared::table::Table;
 
 /// Tasks where no number is given.
 const TASKS: usize = 100;
-/// The 97.5 % point of the normal distribution.
-const Z: f64 = 1.959_963_984_540_054;
 
 /// Evaluate a policy: greedy, one rollout for each task, success by difficulty with 95 % Wilson intervals. The rollouts
 /// are recorded as a run of their own.
@@ -89,10 +88,10 @@ pub(crate) struct Row {
     difficulty: String,
     tasks: u64,
     successes: u64,
-    depth: u64,
-    nodes: u64,
-    steps: u64,
-    tokens: u64,
+    depth: Spread,
+    nodes: Spread,
+    steps: Spread,
+    tokens: Spread,
 }
 
 pub(crate) fn by_difficulty(source: &dyn EventSource, run: RunId) -> Result<Vec<Row>, Failure> {
@@ -122,29 +121,39 @@ impl Row {
         difficulty.clone_into(&mut self.difficulty);
         self.tasks += 1;
         self.successes += u64::from(end.success >= 1.0);
-        self.depth += u64::from(end.max_depth.0);
-        self.nodes += u64::from(end.nodes);
-        self.steps += u64::from(end.steps);
-        self.tokens += end.tokens;
+        self.depth.add(u64::from(end.max_depth.0));
+        self.nodes.add(u64::from(end.nodes));
+        self.steps.add(u64::from(end.steps));
+        self.tokens.add(end.tokens);
     }
 
     pub(crate) fn difficulty(&self) -> &str {
         &self.difficulty
     }
 
+    /// Solved rollouts, and all of them.
+    pub(crate) fn solved(&self) -> (u64, u64) {
+        (self.successes, self.tasks)
+    }
+
+    /// Depth, nodes, steps and tokens.
+    pub(crate) fn efforts(&self) -> [(&'static str, Spread); 4] {
+        [("depth", self.depth), ("nodes", self.nodes), ("steps", self.steps), ("tokens", self.tokens)]
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-    fn mean(&self, total: u64) -> f64 {
-        total as f64 / self.tasks.max(1) as f64
+    fn rate(&self) -> f64 {
+        self.successes as f64 / self.tasks.max(1) as f64
     }
 
     pub(crate) fn cells(&self) -> [String; 9] {
         let (low, high) = wilson(self.successes, self.tasks);
-        let mean = |total| format!("{:.1}", self.mean(total));
+        let mean = |spread: Spread| format!("{:.1}", spread.mean());
         [
             self.difficulty.clone(),
             self.tasks.to_string(),
             self.successes.to_string(),
-            format!("{:.3}", self.mean(self.successes)),
+            format!("{:.3}", self.rate()),
             format!("{low:.3} to {high:.3}"),
             mean(self.depth),
             mean(self.nodes),
@@ -159,44 +168,13 @@ impl Row {
             "difficulty": self.difficulty,
             "tasks": self.tasks,
             "successes": self.successes,
-            "rate": self.mean(self.successes),
+            "rate": self.rate(),
             "low": low,
             "high": high,
-            "mean_depth": self.mean(self.depth),
-            "mean_nodes": self.mean(self.nodes),
-            "mean_steps": self.mean(self.steps),
-            "mean_tokens": self.mean(self.tokens),
+            "mean_depth": self.depth.mean(),
+            "mean_nodes": self.nodes.mean(),
+            "mean_steps": self.steps.mean(),
+            "mean_tokens": self.tokens.mean(),
         })
-    }
-}
-
-/// The Wilson score interval of a proportion at 95 %.
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-pub(crate) fn wilson(successes: u64, trials: u64) -> (f64, f64) {
-    if trials == 0 {
-        return (0.0, 1.0);
-    }
-    let n = trials as f64;
-    let p = successes as f64 / n;
-    let scale = 1.0 + Z * Z / n;
-    let middle = (p + Z * Z / (2.0 * n)) / scale;
-    let half = Z * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt() / scale;
-    ((middle - half).max(0.0), (middle + half).min(1.0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wilson_intervals_are_those_of_the_tables() {
-        // Newcombe (1998), Table I, method 3.
-        for (successes, trials, low, high) in
-            [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)]
-        {
-            let (l, h) = wilson(successes, trials);
-            assert!((l - low).abs() < 5e-5 && (h - high).abs() < 5e-5, "{successes}/{trials}: {l} {h}");
-        }
-        assert_eq!(wilson(0, 0), (0.0, 1.0));
     }
 }

@@ -129,8 +129,10 @@ fn config(args: &InitArgs, vocab_size: usize) -> Config {
         head_dim: (args.hidden / args.heads) as usize,
         rms_norm_eps: 1e-6,
         rope_theta: 10_000.0,
+        rope_scaling: rao_policy::RopeScaling::None,
         tie_word_embeddings: true,
         max_positions: POSITIONS,
+        experts: None,
     }
 }
 

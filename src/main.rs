@@ -14,6 +14,7 @@ mod fork;
 mod import;
 mod init;
 mod list;
+mod prune;
 mod record;
 mod replay;
 mod schema;
@@ -63,6 +64,7 @@ enum Command {
     Seal(seal::SealArgs),
     Export(export::ExportArgs),
     Import(import::ImportArgs),
+    Prune(prune::PruneArgs),
     Tail(tail::TailArgs),
     Schema(schema::SchemaArgs),
     Doctor(doctor::DoctorArgs),
@@ -135,6 +137,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<(), Stop> {
         Command::Seal(args) => seal::run(args, out),
         Command::Export(args) => export::run(args, out),
         Command::Import(args) => import::run(args, out),
+        Command::Prune(args) => prune::run(args, out),
         Command::Tail(args) => tail::run(args, out),
         Command::Schema(args) => schema::run(args, out),
         Command::Doctor(args) => doctor::run(args, out),

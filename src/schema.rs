@@ -109,7 +109,7 @@ const FORK: Shape = Fields(&[("run", Run), ("rollout", Count), ("seq", Count)]);
 const STREAM: Shape = Variant(&[("Run", Run), ("Rollout", Tuple(&[Run, Count])), ("Training", Run)]);
 const ADDRESS: Shape = Fields(&[("stream", STREAM), ("seq", Count)]);
 const ANSWER: Shape = Variant(&[("Value", Text), ("Raised", Fields(&[("kind", Text), ("message", Text)]))]);
-const SAMPLER: Shape = Fields(&[("temperature", Float), ("max_tokens", Count)]);
+const SAMPLER: Shape = Fields(&[("temperature", Float), ("max_tokens", Count), ("top_p", Float), ("top_k", Count)]);
 
 /// The fields of a kind's body, in the order of its layout.
 fn fields(kind: Kind) -> &'static [(&'static str, Shape)] {
@@ -169,9 +169,9 @@ fn fields(kind: Kind) -> &'static [(&'static str, Shape)] {
             ("at", Count),
             ("tokens", List(&Count)),
             ("logprobs", List(&Float)),
-            ("logprob_kind", Words(&["Absent", "Model"])),
+            ("logprob_kind", Words(&["Absent", "Model", "Served", "Sampled", "Unknown"])),
             ("sampler", SAMPLER),
-            ("stop", Words(&["CellEnd", "EndOfTurn", "MaxTokens", "Window", "Scripted"])),
+            ("stop", Words(&["CellEnd", "EndOfTurn", "MaxTokens", "Window", "Scripted", "Server", "Asked"])),
             ("policy_version", Count),
         ],
         Kind::CellStarted => &[("node", Node), ("step", Count), ("code", Text)],

@@ -404,6 +404,8 @@ fn stop_name(stop: StopReason) -> &'static str {
         StopReason::MaxTokens => "the token limit",
         StopReason::Window => "the context window",
         StopReason::Scripted => "the script",
+        StopReason::Server => "its server",
+        StopReason::Asked => "a stop that was asked for",
     }
 }
 

@@ -135,6 +135,11 @@ fn print(out: &mut Out, report: &VerifyReport, rewards: Option<&Rewards>) {
         let archives = plural(report.archives, "archive");
         out.line(format_args!("sealed   {archives} among them, {} bytes", report.archive_bytes));
     }
+    if !report.dropped.is_empty() {
+        let events: u64 = report.dropped.iter().map(|dropped| dropped.events).sum();
+        let (runs, events) = (plural(report.dropped.len() as u64, "run"), plural(events, "event"));
+        out.line(format_args!("dropped  {runs} with {events}, by `rao-log prune`; none of them is counted above"));
+    }
     print_rewards(out, rewards);
     if !report.is_damaged() && rewards.is_some_and(|rewards| rewards.wrong.is_empty()) {
         out.line("intact");
@@ -187,6 +192,7 @@ fn to_json(report: &VerifyReport, rewards: Option<&Rewards>) -> Value {
         "files": report.files,
         "archives": report.archives,
         "archive_bytes": report.archive_bytes,
+        "dropped": report.dropped.iter().map(|dropped| dropped.run.to_string()).collect::<Vec<_>>(),
         "rewards_checked": rewards.map(|rewards| rewards.nodes),
     })
 }

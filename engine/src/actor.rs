@@ -8,6 +8,7 @@ use rao_store::event::{LogProbKind, PolicyIdentity, SamplerSettings, StopReason}
 use rao_store::{Digest, LogProb, NodePath, PolicyVersion, TokenId};
 
 use crate::error::EngineError;
+use crate::in_flight::InFlight;
 use crate::seed;
 
 /// One action to be taken.
@@ -69,6 +70,12 @@ pub trait Actor: Send {
 
     /// The row's node has ended.
     fn release(&mut self, row: u64);
+
+    /// The same actor as one that keeps several requests in flight, if it can: the `arrival` scheduler then asks through
+    /// it instead of [`Actor::act`].
+    fn in_flight(&mut self) -> Option<&mut dyn InFlight> {
+        None
+    }
 }
 
 /// An environment's scripted policy. Its actions are written with `chat`'s ids and have no log-probabilities.
@@ -132,7 +139,7 @@ impl Scripted {
             tokens,
             logprobs: Vec::new(),
             logprob_kind: LogProbKind::Absent,
-            sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+            sampler: SamplerSettings::whole(0.0, 0),
             stop: StopReason::Scripted,
         })
     }
@@ -182,20 +189,23 @@ impl Actor for Sampled {
             })
             .collect();
         let completions = self.policy.sample(&requests)?;
-        let sampler = SamplerSettings { temperature: self.sampler.temperature, max_tokens: self.sampler.max_tokens };
+        let Sampler { temperature, max_tokens, top_p, top_k } = self.sampler;
+        let sampler = SamplerSettings { temperature, max_tokens, top_p, top_k };
+        let logprob_kind = if self.sampler.leaves_out() { LogProbKind::Sampled } else { LogProbKind::Model };
         Ok(completions
             .into_iter()
             .map(|completion| Action {
                 text: self.chat.decode(&completion.tokens),
                 tokens: completion.tokens.into_iter().map(TokenId).collect(),
                 logprobs: completion.logprobs.into_iter().map(LogProb).collect(),
-                logprob_kind: LogProbKind::Model,
+                logprob_kind,
                 sampler,
                 stop: match completion.stop {
                     Stop::CellEnd => StopReason::CellEnd,
                     Stop::EndOfTurn => StopReason::EndOfTurn,
                     Stop::MaxTokens => StopReason::MaxTokens,
                     Stop::Window => StopReason::Window,
+                    Stop::Asked => StopReason::Asked,
                 },
             })
             .collect())

@@ -1,6 +1,6 @@
 //! Between the environments' values and the log's JSON.
 
-use rao_envs::{Args, Goal, ToolResult, Value};
+use rao_envs::{Args, Goal, Text, ToolResult, Value};
 use rao_store::NodePath;
 use rao_store::event::Answer;
 
@@ -50,7 +50,7 @@ pub fn args(node: &NodePath, json: &str) -> Result<Args, EngineError> {
 ///
 /// # Errors
 /// When the stored targets are no JSON.
-pub fn goal(node: &NodePath, text: &str, targets: &str, context: &str) -> Result<Goal, EngineError> {
+pub fn goal(node: &NodePath, text: &str, targets: &str, context: impl Into<Text>) -> Result<Goal, EngineError> {
     let targets = serde_json::from_str(targets).map_err(|e| stored(node, "the goal's targets", e))?;
-    Ok(Goal { text: text.to_owned(), targets, context: context.to_owned() })
+    Ok(Goal { text: text.to_owned(), targets, context: context.into() })
 }

@@ -1,6 +1,7 @@
 //! The engine's settings: everything besides policy, environment and seed that decides a rollout.
 
 use rao_envs::PromptStyle;
+use rao_envs::judge::{JudgeIdentity, Panel};
 use serde::{Deserialize, Serialize};
 
 use crate::repl::CellLimits;
@@ -14,6 +15,25 @@ pub enum BudgetModel {
     /// The root has `max_steps` for the whole tree. A launch reserves the child's steps and one more from its parent;
     /// what the child's subtree leaves unused returns when the child ends.
     Shared,
+}
+
+/// In which order nodes go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// All ready nodes act as one batch, then cells run in node order ([`crate::rounds`]). For local policies.
+    #[default]
+    Rounds,
+    /// Each node goes on as soon as its own answer is there ([`crate::arrival`]); the order is a fact of the log. For
+    /// policies whose answers take long and come singly.
+    Arrival,
+}
+
+impl Scheduler {
+    /// Whether it is the one that manifests leave out.
+    fn is_rounds(&self) -> bool {
+        *self == Scheduler::Rounds
+    }
 }
 
 /// A rollout's settings. They stand in the run's manifest as JSON.
@@ -44,6 +64,52 @@ pub struct EngineConfig {
     pub lambda: f64,
     /// Limits of a cell.
     pub cell: CellLimits,
+    /// In which order nodes go on. Manifests leave `rounds` out.
+    #[serde(default, skip_serializing_if = "Scheduler::is_rounds")]
+    pub scheduler: Scheduler,
+    /// Whether a node's first prompt shows its ancestors' goals.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ancestors: bool,
+    /// Who judges what the environment does not judge itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judges: Option<Judges>,
+    /// Only the most probable tokens that together have this probability are drawn; 1 leaves none out, and manifests then
+    /// leave it out. For served policies.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub top_p: f32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over by reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// The judges' identities.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Judges {
+    /// Who judges roots.
+    pub root: JudgeIdentity,
+    /// Who judges children.
+    pub child: JudgeIdentity,
+}
+
+impl Judges {
+    /// The identities of a panel's judges.
+    #[must_use]
+    pub fn of(panel: &Panel) -> Self {
+        let (root, child) = panel.identities();
+        Judges { root, child }
+    }
+}
+
+fn whole() -> f32 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_whole(top_p: &f32) -> bool {
+    *top_p == whole()
 }
 
 impl EngineConfig {
@@ -65,6 +131,7 @@ impl EngineConfig {
         range("context", f64::from(self.context), 32.0, f64::from(1 << 20))?;
         range("max-tokens", f64::from(self.max_tokens), 1.0, f64::from(self.context))?;
         range("temperature", f64::from(self.temperature), 0.0, 10.0)?;
+        range("top-p", f64::from(self.top_p), 0.001, 1.0)?;
         range("lambda", self.lambda, 0.0, 1000.0)
     }
 }

@@ -16,6 +16,9 @@ pub enum EngineError {
     /// The environment failed.
     #[error(transparent)]
     Env(#[from] rao_envs::EnvError),
+    /// A verdict that had to be on record is not.
+    #[error(transparent)]
+    Judge(#[from] rao_envs::judge::JudgeError),
     /// The interpreter failed.
     #[error("the interpreter of node {node} failed: {source}; `rao-log replay` rebuilds it from the log")]
     Repl {

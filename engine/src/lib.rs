@@ -9,9 +9,11 @@
 
 mod actor;
 pub mod answer;
+pub mod arrival;
 mod config;
 mod error;
 pub mod fork;
+mod in_flight;
 mod outside;
 pub mod protocol;
 pub mod record;
@@ -19,14 +21,17 @@ pub mod repl;
 mod rollout;
 pub mod rounds;
 pub mod seed;
+mod served;
 mod session;
 mod sink;
 mod tree;
 
 pub use actor::{Action, Actor, Ask, Sampled, Scripted};
-pub use config::{BudgetModel, EngineConfig};
+pub use config::{BudgetModel, EngineConfig, Judges, Scheduler};
 pub use error::EngineError;
+pub use in_flight::{InFlight, Slot, Ticket};
 pub use outside::{Asking, CallSite, Extension, Live, Outside, absorb, prompt_text, prompt_texts};
-pub use rollout::{FINISH, LAUNCH, Need, Parts, Rollout, cell_output, reward};
+pub use rollout::{CallKey, DetachedCall, FINISH, LAUNCH, Need, Parts, Rollout, cell_output, reward};
+pub use served::{SERVED, SERVED_TEXT, ServedActor, served_identity};
 pub use sink::{LogSink, Sink};
 pub use tree::{Call, Node, Phase, Segment, Source, Step, Tree, TreeError};

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rao_envs::{Args, Episode, Goal, Judgement, ToolResult, Value};
+use rao_envs::judge::{Panel, Ruling};
+use rao_envs::{Args, Assessment, Detached, Ending, Episode, Goal, ToolResult};
 use rao_policy::Chat;
 use rao_store::event::{Body, CallIssued, Event, StopReason};
 use rao_store::{NodePath, TokenId};
@@ -32,6 +33,8 @@ pub struct Asking<'a> {
     pub node: &'a NodePath,
     /// Its goal.
     pub goal: &'a Goal,
+    /// Its ancestors' goals in words, the closest first; empty unless prompts show them.
+    pub ancestors: &'a [String],
     /// Its current step.
     pub step: u32,
     /// Steps it may take.
@@ -88,11 +91,31 @@ pub trait Outside {
     /// The refusal's text.
     fn delegate(&mut self, site: &CallSite<'_>, args: &Args) -> Result<Goal, String>;
 
+    /// The variable under which a node's interpreter holds its goal's context, if it does.
+    fn context_variable(&self) -> Option<String>;
+
     /// Judges a node that ended.
-    fn verify(&mut self, node: &NodePath, value: Option<&Value>) -> Judgement;
+    ///
+    /// # Errors
+    /// When a verdict that had to be on record is not.
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError>;
 
     /// The world, for scripted policies, if there is one.
     fn episode(&self) -> Option<&dyn Episode>;
+
+    /// A call as a job of its own, where it may run beside everything else; see [`Episode::detached`].
+    fn detached(&mut self, _site: &CallSite<'_>, _tool: &str, _args: &Args) -> Option<Detached> {
+        None
+    }
+
+    /// Takes over the effect of a detached call that is being answered with `result`.
+    fn absorb(&mut self, _site: &CallSite<'_>, _tool: &str, _args: &Args, _result: &ToolResult) {}
+
+    /// Whether the log's next event answers this call; `None` where no log decides. Under the `arrival` scheduler the
+    /// order of answers is a fact, which a replay takes from here.
+    fn is_next(&self, _site: &CallSite<'_>) -> Option<bool> {
+        None
+    }
 
     /// A stand-in for the interpreter at one step: a replay does not run a cell that a limit ended, because time
     /// limits do not repeat, but takes its calls from the log.
@@ -106,6 +129,7 @@ pub struct Live {
     episode: Box<dyn Episode>,
     chat: Arc<Chat>,
     config: EngineConfig,
+    panel: Panel,
 }
 
 /// A completion shorter than this could not hold a cell: a context that leaves less room has overflowed.
@@ -120,7 +144,7 @@ pub fn absorb(episode: &mut dyn Episode, events: &[Event]) -> Result<(), EngineE
     for event in events {
         match &event.body {
             Body::NodeSpawned(spawned) => {
-                let goal = answer::goal(&spawned.node, &spawned.goal, &spawned.targets, &spawned.context)?;
+                let goal = answer::goal(&spawned.node, &spawned.goal, &spawned.targets, spawned.context.as_str())?;
                 episode.enter(spawned.node.ordinals(), &goal);
             }
             Body::CallIssued(call) => {
@@ -147,7 +171,8 @@ pub fn absorb(episode: &mut dyn Episode, events: &[Event]) -> Result<(), EngineE
 pub fn prompt_texts(episode: &dyn Episode, config: &EngineConfig, asking: &Asking<'_>) -> (String, String) {
     let (style, recursive) = (config.prompt, config.recursive);
     let space = episode.action_space(style, recursive);
-    (episode.system_prompt(style, recursive), protocol::first_turn(style, asking.goal, &space, asking.budget))
+    let user = protocol::first_turn(style, asking.goal, asking.ancestors, &space, asking.budget);
+    (episode.system_prompt(style, recursive), user)
 }
 
 /// The text of a prompt as the log stores it.
@@ -157,10 +182,22 @@ pub fn prompt_text(system: &str, user: &str) -> String {
 }
 
 impl Live {
-    /// The outside of one rollout.
+    /// The outside of one rollout, with the standard panel of judges.
     #[must_use]
     pub fn new(episode: Box<dyn Episode>, chat: Arc<Chat>, config: EngineConfig) -> Self {
-        Live { episode, chat, config }
+        Live { episode, chat, config, panel: Panel::default() }
+    }
+
+    /// What the environment says of a node that ended.
+    pub fn assess(&mut self, node: &NodePath, ending: &Ending<'_>) -> Assessment {
+        self.episode.verify(node.ordinals(), ending)
+    }
+
+    /// The same with other judges.
+    #[must_use]
+    pub fn with_panel(mut self, panel: Panel) -> Self {
+        self.panel = panel;
+        self
     }
 
     fn fit(&self, context: usize, text: String, ids: Vec<u32>) -> Option<Extension> {
@@ -203,12 +240,25 @@ impl Outside for Live {
         self.episode.call(site.node.ordinals(), tool, args)
     }
 
+    fn detached(&mut self, site: &CallSite<'_>, tool: &str, args: &Args) -> Option<Detached> {
+        self.episode.detached(site.node.ordinals(), tool, args)
+    }
+
+    fn absorb(&mut self, site: &CallSite<'_>, tool: &str, args: &Args, result: &ToolResult) {
+        self.episode.absorb(site.node.ordinals(), tool, args, result);
+    }
+
     fn delegate(&mut self, site: &CallSite<'_>, args: &Args) -> Result<Goal, String> {
         self.episode.delegate(site.node.ordinals(), args)
     }
 
-    fn verify(&mut self, node: &NodePath, value: Option<&Value>) -> Judgement {
-        self.episode.verify(node.ordinals(), value)
+    fn context_variable(&self) -> Option<String> {
+        self.episode.context_variable().map(str::to_owned)
+    }
+
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError> {
+        let assessment = self.assess(node, ending);
+        Ok(self.panel.rule(assessment)?)
     }
 
     fn episode(&self) -> Option<&dyn Episode> {

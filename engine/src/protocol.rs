@@ -30,18 +30,24 @@ pub const NO_CELL: &str =
 pub const CUT_OFF: &str =
     "The completion reached its token limit before </python>, so nothing of the cell was run. Write a shorter cell.";
 
-/// The first user turn.
+/// The first user turn. `ancestors` are goals to be shown below the node's own, the closest first.
 #[must_use]
-pub fn first_turn(style: PromptStyle, goal: &Goal, action_space: &str, budget: u32) -> String {
+pub fn first_turn(style: PromptStyle, goal: &Goal, ancestors: &[String], action_space: &str, budget: u32) -> String {
+    let mut task = goal.text.clone();
+    for (above, ancestor) in ancestors.iter().enumerate() {
+        if above == 0 {
+            task.push_str("\n\nThis is a part of larger tasks, the closest first:");
+        }
+        task.push_str(&format!("\nLevel {}: {ancestor}", ancestors.len() - 1 - above));
+    }
     match style {
         PromptStyle::Full => format!(
-            "# Task\n{}\n\nBudget: You have a total budget of {budget} steps to complete the task.\n\n\
+            "# Task\n{task}\n\nBudget: You have a total budget of {budget} steps to complete the task.\n\n\
              # Action Space\n{action_space}\n\n\
              Answer every turn with your reasoning and one Python cell:\n\
-             <thought>your reasoning</thought>\n<python>your code</python>",
-            goal.text
+             <thought>your reasoning</thought>\n<python>your code</python>"
         ),
-        PromptStyle::Brief => goal.text.clone(),
+        PromptStyle::Brief => task,
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use rao_envs::judge::Panel;
 use rao_envs::{Environment, Task};
 use rao_store::event::{Body, HostFacts, Kind, PolicyIdentity, RolloutStarted, RunFinished, RunStarted};
 use rao_store::{Digest, EventSource, Expected, Filter, Log, RolloutId, RunId, Seq, Stream, content_digest_of_run};
 use serde_json::json;
 
 use crate::actor::Actor;
-use crate::config::EngineConfig;
+use crate::arrival;
+use crate::config::{EngineConfig, Scheduler};
 use crate::error::EngineError;
 use crate::outside::{self, Live};
 use crate::repl::ReplEngine;
@@ -34,6 +36,8 @@ pub struct Plan {
     pub only: Option<Vec<RolloutId>>,
     /// The most rollouts in progress at a time. It decides memory and speed, not content.
     pub width: usize,
+    /// Who judges what the environment does not judge itself.
+    pub panel: Panel,
 }
 
 impl Plan {
@@ -164,6 +168,9 @@ fn env_config(plan: &Plan) -> Result<String, EngineError> {
         let episode = plan.env.open(task)?;
         let tools: Vec<_> = episode.tools().iter().map(|tool| json!([tool.name, tool.is_async])).collect();
         object.insert("tools".into(), tools.into());
+        if let Some(variable) = episode.context_variable() {
+            object.insert("context_variable".into(), variable.into());
+        }
     }
     Ok(config.to_string())
 }
@@ -214,7 +221,7 @@ fn finish_run(
         let next = Seq(stored.len() as u64);
         let mut episode = plan.env.open(task)?;
         outside::absorb(&mut *episode, &stored)?;
-        let outside = Live::new(episode, Arc::clone(&chat), plan.config.clone());
+        let outside = Live::new(episode, Arc::clone(&chat), plan.config.clone()).with_panel(plan.panel.clone());
         let tree = Tree::fold(&stored)?;
         if tree.finished.is_some() {
             earlier.push(summary(&tree));
@@ -233,7 +240,11 @@ fn finish_run(
     };
     let mut queue = plan.rollouts().into_iter().filter_map(|id| open(id, &mut earlier).transpose());
     let mut trees = Vec::new();
-    rounds::run(&mut queue, plan.width, actor, watch, &mut |rollout| trees.push(summary(rollout.tree())))?;
+    let run_all = match plan.config.scheduler {
+        Scheduler::Rounds => rounds::run,
+        Scheduler::Arrival => arrival::run,
+    };
+    run_all(&mut queue, plan.width, actor, watch, &mut |rollout| trees.push(summary(rollout.tree())))?;
     drop(queue);
     for tree in earlier.iter().chain(&trees) {
         total.add(tree);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use rao_envs::Text;
 use rao_store::event::{
     ActionSampled, Answer, Body, CellFinished, ContextExtended, Event, LogProbKind, NodeSpawned, Outcome,
     RewardAssigned, Role, RolloutFinished, RolloutStarted, SamplerSettings, StopReason, Verdict,
@@ -111,8 +112,8 @@ pub struct Node {
     pub goal: String,
     /// Its goal as data (JSON).
     pub targets: String,
-    /// What the parent passed along.
-    pub context_text: String,
+    /// What it works on: what the parent passed along.
+    pub context_text: Text,
     /// Its depth.
     pub depth: Depth,
     /// Steps it may take.
@@ -400,7 +401,7 @@ impl Tree {
             call: spawned.call,
             goal: spawned.goal.clone(),
             targets: spawned.targets.clone(),
-            context_text: spawned.context.clone(),
+            context_text: Text::from(spawned.context.as_str()),
             depth: spawned.depth,
             budget: spawned.budget,
             spawned: seq,

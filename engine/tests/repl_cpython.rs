@@ -16,7 +16,8 @@ use rao_engine::repl::{
     CellLimits, CellOutput, Cpython, CpythonError, CpythonOptions, Function, Limit, MAX_CODE, Monty, Progress, Repl,
     ReplEngine, ReplError, Reply,
 };
-use rao_engine::{BudgetModel, EngineConfig, Scripted};
+use rao_engine::{BudgetModel, EngineConfig, Scheduler, Scripted};
+use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split, ToolResult, Value};
 use rao_policy::Chat;
@@ -143,9 +144,13 @@ fn recorded(repl: Arc<dyn ReplEngine>, script: Script, preset: &str, tasks: usiz
         loop_guard: true,
         lambda: 0.5,
         cell: CellLimits { time_ms: 10_000, ..CellLimits::default() },
+        scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
     };
     let tasks = env.tasks(&selection).unwrap();
-    let plan = Plan { env, tasks, group_size: 1, config, seed: 1, only: None, width: 4 };
+    let plan = Plan { env, tasks, group_size: 1, config, seed: 1, only: None, width: 4, panel: Panel::default() };
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(Log::open(dir.path(), Options::new(Arc::new(|| 1))).unwrap().0);
     let host = HostFacts { program: "test".into(), facts: Vec::new() };

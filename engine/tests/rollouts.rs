@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
 use rao_engine::{
-    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scripted, Sink, Tree, absorb,
-    rounds, seed,
+    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scheduler, Scripted, Sink, Tree,
+    absorb, rounds, seed,
 };
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split, Task};
@@ -56,6 +56,10 @@ fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.25,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
     }
 }
 
@@ -164,7 +168,7 @@ impl Actor for Played {
                 text,
                 logprobs: Vec::new(),
                 logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings { temperature: 0.0, max_tokens: 0 },
+                sampler: SamplerSettings::whole(0.0, 0),
                 stop: StopReason::Scripted,
             }
         };

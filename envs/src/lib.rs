@@ -4,9 +4,16 @@
 //! execution tree of the rollout: it holds the world's state, answers tool calls, turns delegations into goals and
 //! judges nodes. Nothing here reads a clock, the environment or a global generator: seeds are arguments.
 
+pub mod catalog;
+pub mod judge;
+mod options;
+mod text;
 pub mod textcraft;
 mod value;
 
+pub use judge::{Act, Assessment, Ending, Question};
+pub use options::{EnvSettings, Options};
+pub use text::Text;
 pub use value::{Args, Value, ValueError};
 
 /// A node's place in its tree: spawn ordinals from the root, the root being `[0]`.
@@ -19,8 +26,9 @@ pub struct Goal {
     pub text: String,
     /// The goal as data: what the verifier checks. Never parsed back from `text`.
     pub targets: serde_json::Value,
-    /// What the parent passed along; empty at a root.
-    pub context: String,
+    /// What the node works on: what its parent passed along, or a root's own material; may be empty. Where the
+    /// environment has a [context variable](Episode::context_variable), the node's REPL holds it under that name.
+    pub context: Text,
 }
 
 /// One root problem.
@@ -77,6 +85,25 @@ pub struct Defaults {
     pub max_depth: u32,
     /// The weight of the delegation bonus (lambda of Eq. 1).
     pub lambda: f64,
+    /// The context window of every node, in tokens.
+    pub context: u32,
+    /// Tokens that a completion may have under full prompts; `None` leaves it to the command line.
+    pub max_tokens: Option<u32>,
+    /// Characters of a cell's output that are kept.
+    pub output_chars: usize,
+    /// What cells may not hold.
+    pub guards: Guards,
+    /// Whether a node's first prompt shows its ancestors' goals below its own, the closest first.
+    pub shows_ancestors: bool,
+}
+
+/// Static checks of cells, besides that for unawaited launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guards {
+    /// Refuse cells with a `while` loop.
+    pub no_while: bool,
+    /// Refuse cells that call `input()`.
+    pub no_input: bool,
 }
 
 /// One of the tools a cell can call.
@@ -154,6 +181,15 @@ pub trait Environment: Send + Sync {
     /// The settings that go with this environment, for tasks of `presets`.
     fn defaults(&self, presets: &[String]) -> Defaults;
 
+    /// The preset that is taken where none is named.
+    fn default_preset(&self) -> &'static str;
+
+    /// The judges of roots and of children where none are named, such as `("exact", "root")`; `None` for an environment
+    /// that judges every node itself. See [`judge::Spec`].
+    fn default_judges(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     /// The chosen tasks in a fixed order: the same selection gives the same tasks everywhere.
     ///
     /// # Errors
@@ -183,6 +219,11 @@ pub trait Episode: Send {
     /// The signatures that the first user turn lists, `finish` and, if `recursive`, `launch_subagent` included.
     fn action_space(&self, style: PromptStyle, recursive: bool) -> String;
 
+    /// The variable under which a node's REPL holds its goal's context, if it holds it at all.
+    fn context_variable(&self) -> Option<&'static str> {
+        None
+    }
+
     /// A node begins: the world takes whatever snapshot its verifier needs.
     fn enter(&mut self, node: &NodeKey, goal: &Goal);
 
@@ -199,12 +240,24 @@ pub trait Episode: Send {
     /// The refusal's text; no node is made then.
     fn delegate(&mut self, node: &NodeKey, args: &Args) -> Result<Goal, String>;
 
-    /// Judges a node that ended; `value` is what it gave to `finish`, if it did.
-    fn verify(&mut self, node: &NodeKey, value: Option<&Value>) -> Judgement;
+    /// Judges a node that ended, or says what a judge is to be asked. After an interruption it may be called again for a
+    /// node whose judgement was put off, and must then say the same.
+    fn verify(&mut self, node: &NodeKey, ending: &Ending<'_>) -> Assessment;
 
     /// The action (thought and cell) that a scripted policy takes now. Looks, and changes nothing.
     fn scripted(&self, script: Script, turn: &Turn<'_>) -> String;
+
+    /// A tool call as a job of its own, for a call that waits for something outside this process and neither looks at the
+    /// world nor changes it while it runs. Such calls overlap where the scheduler does not wait for them. Their results
+    /// reach the world through [`Episode::absorb`], in the order in which they are answered. `None`: [`Episode::call`]
+    /// executes it.
+    fn detached(&self, _node: &NodeKey, _tool: &str, _args: &Args) -> Option<Detached> {
+        None
+    }
 }
+
+/// A tool call that runs by itself, on any thread. It gives what [`Episode::call`] would have given.
+pub type Detached = Box<dyn FnOnce() -> ToolResult + Send>;
 
 /// Why an environment cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -245,6 +298,38 @@ pub enum EnvError {
         name: &'static str,
         /// Why it is refused.
         reason: String,
+    },
+    /// An environment that this program does not have.
+    #[error("there is no environment `{given}`: choose from {known}")]
+    UnknownEnvironment {
+        /// What was given.
+        given: String,
+        /// The environments there are.
+        known: String,
+    },
+    /// An option that the environment does not have.
+    #[error("{env} has no option `{given}`{}: it knows {known}", nearest.as_ref().map_or(String::new(), |name| format!("; did you mean `{name}`?")))]
+    UnknownOption {
+        /// What was given.
+        given: String,
+        /// The environment.
+        env: &'static str,
+        /// The name that differs least, if one is close.
+        nearest: Option<String>,
+        /// The options there are.
+        known: String,
+    },
+    /// Settings in a manifest that cannot be read.
+    #[error("the environment's stored settings cannot be read: {reason}")]
+    Stored {
+        /// Why.
+        reason: String,
+    },
+    /// A run that used data which is not at hand.
+    #[error("the run used {what}, and they were not found: name their place with `--data PATH`")]
+    NeedsData {
+        /// What was used, with its digest.
+        what: String,
     },
     /// A task body of another environment or a damaged one.
     #[error("task {id} cannot be opened: {reason}")]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use common::{Limits, Order, craft_args, run};
 use rao_envs::textcraft::{TextCraft, TextCraftConfig, Verify};
-use rao_envs::{Environment, Selection, Split, ToolResult, Value};
+use rao_envs::{Ending, Environment, Selection, Split, ToolResult, Value};
 
 const NOT_EXTREME: [&str; 3] = ["easy", "medium", "hard"];
 
@@ -83,7 +83,7 @@ fn gold_trajectories_replay_through_craft() {
             let text = format!("Successfully crafted {} {}(s)", step.total, step.item);
             assert_eq!(result, ToolResult::Value(Value::Str(text)), "{}", task.id);
         }
-        let verdict = episode.verify(&[0], Some(&Value::str("done")));
+        let verdict = episode.verify(&[0], &Ending::with(Some(&Value::str("done")))).judged().unwrap();
         assert_eq!((verdict.score, verdict.evidence["disagree"].as_bool()), (1.0, Some(false)), "{}", task.id);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rao_envs::textcraft::{CraftEpisode, RecipeDb, TextCraft, TextCraftConfig, Verify, World};
-use rao_envs::{Args, Episode, Goal, Task, ToolResult, Value};
+use rao_envs::{Args, Ending, Episode, Goal, Task, Text, ToolResult, Value};
 use serde_json::{Value as Json, json};
 
 const WORLD: &str = r#"{"base_items": ["b", "w"], "recipes": {
@@ -179,7 +179,7 @@ fn delegation_makes_goals_of_data() {
     let goal = Goal {
         text: "Craft the following items: 2x rod, 1x plank".into(),
         targets: json!({ "rod": 2, "plank": 1 }),
-        context: String::new(),
+        context: Text::default(),
     };
     assert_eq!(episode.delegate(&[0], &Args::positional([targets.clone()])), Ok(goal.clone()));
     assert_eq!(episode.delegate(&[0], &Args::default().with("targets", targets.clone())), Ok(goal.clone()));
@@ -232,7 +232,11 @@ fn child(episode: &mut CraftEpisode, node: &[u32], item: &str, count: i64) {
 fn finishing_needs_a_message_and_growth() {
     let mut episode = episode(TextCraftConfig::default(), json!({ "plank": 4 }), json!({ "w": 2, "plank": 9 }));
     let done = Value::str("done");
-    assert_eq!(episode.verify(&[0], Some(&done)).score, 0.0, "stock from before does not count");
+    assert_eq!(
+        episode.verify(&[0], &Ending::with(Some(&done))).judged().unwrap().score,
+        0.0,
+        "stock from before does not count"
+    );
     craft(&mut episode, &[0], &[("w", 1)], "plank", 4);
     for (value, score) in [
         (None, 0.0),
@@ -242,10 +246,10 @@ fn finishing_needs_a_message_and_growth() {
         (Some(Value::Int(7)), 1.0),
         (Some(done), 1.0),
     ] {
-        let verdict = episode.verify(&[0], value.as_ref());
+        let verdict = episode.verify(&[0], &Ending::with(value.as_ref())).judged().unwrap();
         assert_eq!((verdict.score, verdict.source.as_str()), (score, "textcraft/delta"), "{value:?}");
     }
-    let verdict = episode.verify(&[0], Some(&Value::str("done")));
+    let verdict = episode.verify(&[0], &Ending::with(Some(&Value::str("done")))).judged().unwrap();
     let row = json!({ "item": "plank", "count": 4, "start": 9, "now": 13, "crafted": 4 });
     let expected = json!({ "finished": true, "targets": [row], "delta": true, "ledger": true, "disagree": false });
     assert_eq!(verdict.evidence, expected);
@@ -264,7 +268,7 @@ fn delta_and_ledger_disagree_where_siblings_interfere() {
         craft(&mut episode, &[0, 1], &[("plank", 1), ("b", 2)], "rod", 2);
         let done = Value::str("done");
         [[0, 0], [0, 1], [0, 2]].map(|node| {
-            let verdict = episode.verify(&node, Some(&done));
+            let verdict = episode.verify(&node, &Ending::with(Some(&done))).judged().unwrap();
             (verdict.score, verdict.evidence["disagree"] == true)
         })
     };
@@ -296,7 +300,7 @@ fn reserve_keeps_a_running_childs_goods() {
     assert_eq!(craft(&mut episode, &[0], &parts, "rod", 4), refused);
     assert_eq!(craft(&mut episode, &[0, 0], &parts, "rod", 4), "Successfully crafted 4 rod(s)");
     craft(&mut episode, &[0, 0], &[("w", 1)], "plank", 4);
-    episode.verify(&[0, 0], Some(&Value::str("done")));
+    episode.verify(&[0, 0], &Ending::with(Some(&Value::str("done"))));
     assert_eq!(craft(&mut episode, &[0, 1], &parts, "rod", 4), "Successfully crafted 4 rod(s)");
 }
 
@@ -380,13 +384,14 @@ proptest! {
             let result = live.call(&node, "craft", &args);
             replayed.absorb(&node, "craft", &args, &result);
             if index == 10 {
-                live.verify(&[0, 0], None);
-                replayed.verify(&[0, 0], None);
+                live.verify(&[0, 0], &Ending::with(None));
+                replayed.verify(&[0, 0], &Ending::with(None));
             }
         }
         prop_assert_eq!(live.world().stock(), replayed.world().stock());
         prop_assert_eq!(live.world().ledger(), replayed.world().ledger());
         let done = Value::str("done");
-        prop_assert_eq!(live.verify(&[0], Some(&done)), replayed.verify(&[0], Some(&done)));
+        let ending = Ending::with(Some(&done));
+        prop_assert_eq!(live.verify(&[0], &ending), replayed.verify(&[0], &ending));
     }
 }

@@ -19,8 +19,10 @@ const CONFIG: Config = Config {
     head_dim: 40,
     rms_norm_eps: 1e-6,
     rope_theta: 10_000.0,
+    rope_scaling: rao_policy::RopeScaling::None,
     tie_word_embeddings: true,
     max_positions: 2048,
+    experts: None,
 };
 
 fn batch(seed: usize, sequences: usize, every: usize) -> Packed {
@@ -90,7 +92,7 @@ fn decode(decoder: Decoder) -> Result<(), PolicyError> {
         let request = |row: u64, max_tokens| Request {
             row,
             context: &contexts[row as usize],
-            sampler: Sampler { temperature: 1.0, max_tokens },
+            sampler: Sampler::whole(1.0, max_tokens),
             window: 2048,
             key: SampleKey([row as u8; 32]),
         };

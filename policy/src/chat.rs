@@ -1,6 +1,12 @@
 //! The tokenizer, and the chat format as exact ids.
 
-use crate::{PolicyError, files};
+mod files;
+mod format;
+
+pub use files::ChatFiles;
+
+use crate::PolicyError;
+use format::{Controls, Piece, Shipped};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +18,8 @@ const END: &str = "<|im_end|>";
 /// Tokens that the chat format needs, in the order of their ids in tokenizers made here.
 pub(crate) const SPECIALS: [&str; 3] = ["<|endoftext|>", START, END];
 
-/// A tokenizer with the ChatML format (`<|im_start|>role\n...<|im_end|>\n`), rendered once and only ever extended.
+/// A tokenizer with a chat format: the model's own template, or without one the ChatML format
+/// (`<|im_start|>role\n...<|im_end|>\n`). A conversation is rendered once and only ever extended.
 ///
 /// Content never becomes a control token: whatever text a goal, a tool's answer or the model itself holds is encoded without
 /// the tokenizer's added tokens. Cloning is cheap.
@@ -20,48 +27,82 @@ pub(crate) const SPECIALS: [&str; 3] = ["<|endoftext|>", START, END];
 pub struct Chat(Arc<Inner>);
 
 struct Inner {
-    json: Vec<u8>,
+    files: ChatFiles,
     /// Knows no added tokens, so it can only give ids of plain text.
     content: Tokenizer,
     /// Bytes of each id; empty where there is none.
     bytes: Vec<Vec<u8>>,
-    start: u32,
+    controls: Controls,
+    format: Format,
+    /// The token that ends a turn.
     end: u32,
+    /// All tokens that end a completion, in increasing order.
+    ends: Vec<u32>,
+}
+
+enum Format {
+    ChatMl { start: u32 },
+    Shipped(Box<Shipped>),
 }
 
 impl Chat {
-    /// Reads `tokenizer.json` of a model folder.
+    /// Reads `tokenizer.json` of a model folder, and the files beside it that hold the chat template.
     ///
     /// # Errors
-    /// As [`Chat::from_bytes`], and when the file is missing or unreadable.
+    /// As [`Chat::from_files`], and when a file is missing or unreadable.
     pub fn load(dir: &Path) -> Result<Self, PolicyError> {
-        Self::from_bytes(&files::read(dir, "tokenizer.json")?)
+        Self::from_files(&ChatFiles::read(dir)?)
     }
 
-    /// Reads the content of a `tokenizer.json`.
+    /// Reads the content of a `tokenizer.json`; the format is ChatML.
     ///
     /// # Errors
     /// When it is not a byte-level tokenizer, or lacks `<|im_start|>` or `<|im_end|>`.
     pub fn from_bytes(tokenizer_json: &[u8]) -> Result<Self, PolicyError> {
+        Self::from_files(&ChatFiles { tokenizer: tokenizer_json.to_vec(), ..ChatFiles::default() })
+    }
+
+    /// Reads the contents of a model folder's files. A template is tried on a small conversation at once.
+    ///
+    /// # Errors
+    /// When the tokenizer is not at byte level; when there is a template that cannot be used; when there is none, and the
+    /// tokenizer lacks `<|im_start|>` or `<|im_end|>`.
+    pub fn from_files(files: &ChatFiles) -> Result<Self, PolicyError> {
         let fault = |reason: String| PolicyError::Tokenizer { reason };
-        let mut json: Value = serde_json::from_slice(tokenizer_json).map_err(|e| fault(e.to_string()))?;
+        let mut json: Value = serde_json::from_slice(&files.tokenizer).map_err(|e| fault(e.to_string()))?;
         if !mentions(&json["decoder"], "ByteLevel") {
             return Err(fault("it does not decode at byte level, so its tokens have no exact bytes".to_owned()));
         }
-        let added = added_tokens(&json);
+        let (added, described) = (added_tokens(&json), files.described()?);
+        let find = |text: &str| added.iter().find(|(_, content)| *content == text).map(|(id, _)| *id);
         let control = |text: &str| {
-            added.iter().find(|(_, content)| *content == text).map(|(id, _)| *id).ok_or_else(|| {
-                fault(format!("it has no added token {text}: only models trained on the ChatML format can be used"))
+            find(text).ok_or_else(|| {
+                let needed = "without a chat template only models trained on the ChatML format can be used";
+                fault(format!("it has no added token {text}: {needed}"))
             })
         };
-        let (start, end) = (control(START)?, control(END)?);
+        let controls = Controls::new(&added);
+        let (format, end) = match &described.template {
+            None => (Format::ChatMl { start: control(START)? }, control(END)?),
+            Some(source) => {
+                let named = |token: &Option<String>| token.clone().unwrap_or_default();
+                let shipped = Shipped::new(source, &named(&described.bos), &named(&described.eos), &controls)?;
+                let end = shipped.end;
+                (Format::Shipped(Box::new(shipped)), end)
+            }
+        };
         for key in ["truncation", "padding", "post_processor"] {
             json[key] = Value::Null;
         }
         json["added_tokens"] = json!([]);
         let content = Tokenizer::from_bytes(json.to_string()).map_err(|e| fault(e.to_string()))?;
         let bytes = token_bytes(&content, &added);
-        Ok(Self(Arc::new(Inner { json: tokenizer_json.to_vec(), content, bytes, start, end })))
+        let mut ends = described.ends;
+        ends.extend(described.eos.as_deref().and_then(find));
+        ends.push(end);
+        ends.sort_unstable();
+        ends.dedup();
+        Ok(Self(Arc::new(Inner { files: files.clone(), content, bytes, controls, format, end, ends })))
     }
 
     /// A tokenizer of single bytes: ids 0 to 2 are `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`, byte `b` is `3 + b`.
@@ -72,47 +113,73 @@ impl Chat {
         Self::from_bytes(&definition(None, &[], &[])?)
     }
 
-    /// Writes `tokenizer.json`, byte for byte as it was read.
+    /// Writes `tokenizer.json` and the other files that it was read from, byte for byte.
     ///
     /// # Errors
-    /// When the folder or file cannot be written.
+    /// When the folder or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<(), PolicyError> {
-        files::write(dir, "tokenizer.json", &self.0.json)
+        self.0.files.write(dir)
+    }
+
+    /// The files that it was read from.
+    pub fn files(&self) -> &ChatFiles {
+        &self.0.files
     }
 
     /// The content of `tokenizer.json`.
     pub fn to_json(&self) -> &[u8] {
-        &self.0.json
+        &self.0.files.tokenizer
     }
 
     /// blake3 digest of the content of `tokenizer.json`.
     pub fn digest(&self) -> [u8; 32] {
-        *blake3::hash(&self.0.json).as_bytes()
+        *blake3::hash(self.to_json()).as_bytes()
+    }
+
+    /// How the model's template changes earlier turns, if it does. Here they are never changed: each turn is appended as the
+    /// template writes a turn after the assistant's.
+    pub fn rewrites_history(&self) -> Option<&str> {
+        match &self.0.format {
+            Format::ChatMl { .. } => None,
+            Format::Shipped(shipped) => shipped.rewrites.as_deref(),
+        }
     }
 
     /// The beginning of a conversation, up to where the assistant speaks.
     ///
     /// # Errors
-    /// When the tokenizer cannot encode a text.
+    /// When the tokenizer cannot encode a text, or the template refuses the conversation.
     pub fn open(&self, system: &str, user: &str) -> Result<Vec<u32>, PolicyError> {
-        let mut ids = self.turn("system", system)?;
-        ids.extend(self.encode("\n")?);
-        ids.extend(self.turn("user", user)?);
-        ids.extend(self.assistant()?);
-        Ok(ids)
+        match &self.0.format {
+            Format::Shipped(shipped) => self.pieces(shipped.open(&self.0.controls, system, user)?),
+            Format::ChatMl { start } => {
+                let mut ids = self.turn(*start, "system", system)?;
+                ids.extend(self.encode("\n")?);
+                ids.extend(self.turn(*start, "user", user)?);
+                ids.extend(self.assistant(*start)?);
+                Ok(ids)
+            }
+        }
     }
 
     /// What follows the assistant's tokens: the end of its turn, unless it gave that itself, a user turn with `text`, and the
     /// opening of its next turn.
     ///
     /// # Errors
-    /// When the tokenizer cannot encode the text.
+    /// When the tokenizer cannot encode the text, or the template refuses it.
     pub fn observe(&self, ended_with_end_of_turn: bool, text: &str) -> Result<Vec<u32>, PolicyError> {
-        let mut ids = if ended_with_end_of_turn { Vec::new() } else { vec![self.0.end] };
-        ids.extend(self.encode("\n")?);
-        ids.extend(self.turn("user", text)?);
-        ids.extend(self.assistant()?);
-        Ok(ids)
+        let ids = match &self.0.format {
+            Format::Shipped(shipped) => self.pieces(shipped.next(&self.0.controls, text)?)?,
+            Format::ChatMl { start } => {
+                let mut ids = vec![self.0.end];
+                ids.extend(self.encode("\n")?);
+                ids.extend(self.turn(*start, "user", text)?);
+                ids.extend(self.assistant(*start)?);
+                ids
+            }
+        };
+        let ended = ids.iter().position(|id| *id == self.0.end).filter(|_| ended_with_end_of_turn);
+        Ok(ids.into_iter().skip(ended.map_or(0, |at| at + 1)).collect())
     }
 
     /// The ids of what an assistant says; never a control token.
@@ -123,16 +190,27 @@ impl Chat {
         self.encode(text)
     }
 
-    fn turn(&self, role: &str, text: &str) -> Result<Vec<u32>, PolicyError> {
-        let mut ids = vec![self.0.start];
+    fn pieces(&self, pieces: Vec<Piece>) -> Result<Vec<u32>, PolicyError> {
+        let mut ids = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Control(id) => ids.push(id),
+                Piece::Text(text) => ids.extend(self.encode(&text)?),
+            }
+        }
+        Ok(ids)
+    }
+
+    fn turn(&self, start: u32, role: &str, text: &str) -> Result<Vec<u32>, PolicyError> {
+        let mut ids = vec![start];
         ids.extend(self.encode(&format!("{role}\n{text}"))?);
         ids.push(self.0.end);
         Ok(ids)
     }
 
-    fn assistant(&self) -> Result<Vec<u32>, PolicyError> {
+    fn assistant(&self, start: u32) -> Result<Vec<u32>, PolicyError> {
         let mut ids = self.encode("\n")?;
-        ids.push(self.0.start);
+        ids.push(start);
         ids.extend(self.encode("assistant\n")?);
         Ok(ids)
     }
@@ -154,9 +232,14 @@ impl Chat {
         self.0.bytes.get(id as usize).map(Vec::as_slice).filter(|bytes| !bytes.is_empty())
     }
 
-    /// The id that ends a turn: `<|im_end|>`.
+    /// The id that ends a turn, such as `<|im_end|>`.
     pub fn end_of_turn(&self) -> u32 {
         self.0.end
+    }
+
+    /// Whether a completion ends with that id: the end of a turn, or another end that the model's files name.
+    pub fn ends_completion(&self, id: u32) -> bool {
+        self.0.ends.binary_search(&id).is_ok()
     }
 
     /// One more than the highest id.

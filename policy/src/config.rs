@@ -1,6 +1,12 @@
+mod experts;
+mod read;
+mod rope;
+
+pub use experts::Experts;
+pub use rope::RopeScaling;
+
 use crate::PolicyError;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// A family of decoders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,16 +15,24 @@ pub enum Architecture {
     Llama,
     /// `Qwen3ForCausalLM`: as Llama, with an RMS norm over each head of queries and keys.
     Qwen3,
+    /// `Qwen3MoeForCausalLM`: as Qwen3, with a mixture of experts as feed-forward layer.
+    Qwen3Moe,
 }
 
 impl Architecture {
-    const ALL: [(Self, &'static str, &'static str); 2] =
-        [(Self::Llama, "LlamaForCausalLM", "llama"), (Self::Qwen3, "Qwen3ForCausalLM", "qwen3")];
-
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Llama => ("LlamaForCausalLM", "llama"),
             Self::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+            Self::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
+        }
+    }
+
+    /// Whether each head of queries and keys has an RMS norm.
+    pub(crate) fn has_head_norms(self) -> bool {
+        match self {
+            Self::Llama => false,
+            Self::Qwen3 | Self::Qwen3Moe => true,
         }
     }
 }
@@ -32,7 +46,7 @@ pub struct Config {
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the gated feed-forward layer.
+    /// Width of the gated feed-forward layer, where it is not a mixture of experts.
     pub intermediate_size: usize,
     /// Number of blocks.
     pub layers: usize,
@@ -46,93 +60,31 @@ pub struct Config {
     pub rms_norm_eps: f64,
     /// Base of the rotary position angles.
     pub rope_theta: f64,
+    /// How the rotary frequencies are stretched.
+    pub rope_scaling: RopeScaling,
     /// Whether the output matrix is the embedding.
     pub tie_word_embeddings: bool,
     /// The longest sequence the model was made for, in tokens.
     pub max_positions: usize,
-}
-
-#[derive(Deserialize)]
-struct Raw {
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    rms_norm_eps: Option<f64>,
-    rope_theta: Option<f64>,
-    rope_parameters: Option<Rope>,
-    rope_scaling: Option<Rope>,
-    #[serde(default)]
-    tie_word_embeddings: bool,
-    max_position_embeddings: Option<usize>,
-    hidden_act: Option<String>,
-    #[serde(default)]
-    attention_bias: bool,
-    #[serde(default)]
-    mlp_bias: bool,
-    #[serde(default)]
-    use_sliding_window: bool,
-    layer_types: Option<Vec<String>>,
-    quantization_config: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Rope {
-    rope_theta: Option<f64>,
-    #[serde(alias = "type")]
-    rope_type: Option<String>,
-}
-
-/// What says which architecture a `config.json` is for; read first, because another one may lack the other fields.
-#[derive(Deserialize)]
-struct Kind {
-    #[serde(default)]
-    architectures: Vec<String>,
-    model_type: Option<String>,
+    /// The mixture of experts; there is one exactly in [`Architecture::Qwen3Moe`].
+    pub experts: Option<Experts>,
 }
 
 impl Config {
-    /// Reads `config.json`.
+    /// Reads `config.json`. Of a model that also sees (`Qwen3VLMoeForConditionalGeneration`) it is the text part's.
     ///
     /// # Errors
     /// [`PolicyError::Architecture`] for another family, [`PolicyError::Setting`] for a setting that is not implemented,
     /// [`PolicyError::Config`] for anything else that is wrong.
     pub fn from_json(json: &[u8]) -> Result<Self, PolicyError> {
-        let unreadable = |e: serde_json::Error| PolicyError::Config { reason: e.to_string() };
-        let kind: Kind = serde_json::from_slice(json).map_err(unreadable)?;
-        let architecture = architecture(&kind)?;
-        let raw: Raw = serde_json::from_slice(json).map_err(unreadable)?;
-        refuse_unsupported(&raw)?;
-        let rope_theta = [&raw.rope_parameters, &raw.rope_scaling]
-            .into_iter()
-            .find_map(|rope| rope.as_ref()?.rope_theta)
-            .or(raw.rope_theta)
-            .unwrap_or(10_000.0);
-        let config = Self {
-            architecture,
-            vocab_size: raw.vocab_size,
-            hidden_size: raw.hidden_size,
-            intermediate_size: raw.intermediate_size,
-            layers: raw.num_hidden_layers,
-            heads: raw.num_attention_heads,
-            kv_heads: raw.num_key_value_heads.unwrap_or(raw.num_attention_heads),
-            head_dim: raw.head_dim.unwrap_or(raw.hidden_size / raw.num_attention_heads.max(1)),
-            rms_norm_eps: raw.rms_norm_eps.unwrap_or(1e-6),
-            rope_theta,
-            tie_word_embeddings: raw.tie_word_embeddings,
-            max_positions: raw.max_position_embeddings.unwrap_or(2048),
-        };
-        config.check()?;
-        Ok(config)
+        read::from_json(json)
     }
 
-    /// Writes `config.json`, with the rotary base both where transformers 4 and where transformers 5 looks for it.
+    /// Writes `config.json`, with the rotary settings both where transformers 4 and where transformers 5 looks for them.
     pub fn to_json(&self) -> Vec<u8> {
         let (architecture, model_type) = self.architecture.names();
-        let value = json!({
+        let rope = self.rope_scaling.to_json(self.rope_theta);
+        let mut value = json!({
             "architectures": [architecture],
             "model_type": model_type,
             "vocab_size": self.vocab_size,
@@ -144,13 +96,24 @@ impl Config {
             "head_dim": self.head_dim,
             "rms_norm_eps": self.rms_norm_eps,
             "rope_theta": self.rope_theta,
-            "rope_parameters": { "rope_theta": self.rope_theta, "rope_type": "default" },
+            "rope_parameters": rope,
             "tie_word_embeddings": self.tie_word_embeddings,
             "max_position_embeddings": self.max_positions,
             "hidden_act": "silu",
             "attention_bias": false,
             "dtype": "float32",
         });
+        if self.rope_scaling != RopeScaling::None {
+            value["rope_scaling"] = rope;
+        }
+        if let Some(experts) = &self.experts {
+            value["num_experts"] = json!(experts.count);
+            value["num_experts_per_tok"] = json!(experts.per_token);
+            value["moe_intermediate_size"] = json!(experts.width);
+            value["norm_topk_prob"] = json!(experts.normalize);
+            value["decoder_sparse_step"] = json!(experts.step);
+            value["mlp_only_layers"] = json!(experts.dense);
+        }
         let mut bytes = format!("{value:#}").into_bytes();
         bytes.push(b'\n');
         bytes
@@ -169,16 +132,25 @@ impl Config {
             "rms_norm_eps and rope_theta must be above zero"
         } else if u32::try_from(self.vocab_size).is_err() {
             "vocab_size does not fit 32 bits"
+        } else if self.experts.is_some() != (self.architecture == Architecture::Qwen3Moe) {
+            "Qwen3Moe models have experts, and no other does"
+        } else if let Some(fault) = self.experts.as_ref().and_then(Experts::fault).or_else(|| self.rope_scaling.fault())
+        {
+            fault
         } else {
             return Ok(());
         };
         Err(PolicyError::Config { reason: fault.to_owned() })
     }
 
+    /// The mixture of experts that is the layer's feed-forward part, if it is one.
+    pub(crate) fn experts_at(&self, layer: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| experts.at(layer))
+    }
+
     /// Every tensor of the model by name, with its shape, in the order of names.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let (d, f) = (self.hidden_size, self.intermediate_size);
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let d = self.hidden_size;
         let mut all = vec![
             ("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, d]),
             ("model.norm.weight".to_owned(), vec![d]),
@@ -187,25 +159,39 @@ impl Config {
             all.push(("lm_head.weight".to_owned(), vec![self.vocab_size, d]));
         }
         for layer in 0..self.layers {
-            let mut push = |name: &str, shape: &[usize]| {
+            self.layer_tensors(layer, &mut |name: &str, shape: &[usize]| {
                 all.push((format!("model.layers.{layer}.{name}.weight"), shape.to_vec()));
-            };
-            push("input_layernorm", &[d]);
-            push("post_attention_layernorm", &[d]);
-            push("self_attn.q_proj", &[q, d]);
-            push("self_attn.k_proj", &[kv, d]);
-            push("self_attn.v_proj", &[kv, d]);
-            push("self_attn.o_proj", &[d, q]);
-            push("mlp.gate_proj", &[f, d]);
-            push("mlp.up_proj", &[f, d]);
-            push("mlp.down_proj", &[d, f]);
-            if self.architecture == Architecture::Qwen3 {
-                push("self_attn.q_norm", &[self.head_dim]);
-                push("self_attn.k_norm", &[self.head_dim]);
-            }
+            });
         }
         all.sort();
         all
+    }
+
+    fn layer_tensors(&self, layer: usize, push: &mut dyn FnMut(&str, &[usize])) {
+        let d = self.hidden_size;
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        push("input_layernorm", &[d]);
+        push("post_attention_layernorm", &[d]);
+        push("self_attn.q_proj", &[q, d]);
+        push("self_attn.k_proj", &[kv, d]);
+        push("self_attn.v_proj", &[kv, d]);
+        push("self_attn.o_proj", &[d, q]);
+        if self.architecture.has_head_norms() {
+            push("self_attn.q_norm", &[self.head_dim]);
+            push("self_attn.k_norm", &[self.head_dim]);
+        }
+        let mut gated = |prefix: &str, width: usize| {
+            push(&format!("{prefix}gate_proj"), &[width, d]);
+            push(&format!("{prefix}up_proj"), &[width, d]);
+            push(&format!("{prefix}down_proj"), &[d, width]);
+        };
+        match self.experts_at(layer) {
+            None => gated("mlp.", self.intermediate_size),
+            Some(experts) => {
+                (0..experts.count).for_each(|e| gated(&format!("mlp.experts.{e}."), experts.width));
+                push("mlp.gate", &[experts.count, d]);
+            }
+        }
     }
 
     /// Number of trainable numbers.
@@ -214,47 +200,10 @@ impl Config {
     }
 }
 
-fn architecture(kind: &Kind) -> Result<Architecture, PolicyError> {
-    let named = kind.architectures.first().or(kind.model_type.as_ref());
-    let name = named.ok_or_else(|| PolicyError::Config { reason: "it names no architecture".to_owned() })?;
-    Architecture::ALL
-        .iter()
-        .find(|(_, class, model_type)| name == class || name == model_type)
-        .map(|(architecture, ..)| *architecture)
-        .ok_or_else(|| PolicyError::Architecture { name: name.clone() })
-}
-
-fn refuse_unsupported(raw: &Raw) -> Result<(), PolicyError> {
-    let refuse = |setting, value: String| Err(PolicyError::Setting { setting, value });
-    for rope in [&raw.rope_parameters, &raw.rope_scaling].into_iter().flatten() {
-        if let Some(kind) = rope.rope_type.as_deref().filter(|kind| *kind != "default") {
-            return refuse("rope_scaling", kind.to_owned());
-        }
-    }
-    if let Some(act) = raw.hidden_act.as_deref().filter(|act| *act != "silu") {
-        return refuse("hidden_act", act.to_owned());
-    }
-    if let Some(kind) = raw.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
-        return refuse("layer_types", kind.clone());
-    }
-    if raw.quantization_config.as_ref().is_some_and(|config| !config.is_null()) {
-        return refuse("quantization_config", "present".to_owned());
-    }
-    for (setting, on) in [
-        ("attention_bias", raw.attention_bias),
-        ("mlp_bias", raw.mlp_bias),
-        ("use_sliding_window", raw.use_sliding_window),
-    ] {
-        if on {
-            return refuse(setting, "true".to_owned());
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     fn tiny() -> Config {
         Config {
@@ -268,9 +217,17 @@ mod tests {
             head_dim: 4,
             rms_norm_eps: 1e-6,
             rope_theta: 1e6,
+            rope_scaling: RopeScaling::None,
             tie_word_embeddings: true,
             max_positions: 64,
+            experts: None,
         }
+    }
+
+    fn mixture() -> Config {
+        let experts = Experts { count: 3, per_token: 2, width: 6, normalize: true, step: 2, dense: vec![3] };
+        let rope_scaling = RopeScaling::Linear { factor: 2.0 };
+        Config { architecture: Architecture::Qwen3Moe, experts: Some(experts), layers: 4, rope_scaling, ..tiny() }
     }
 
     fn edited(key: &str, value: Value) -> Result<Config, PolicyError> {
@@ -283,18 +240,54 @@ mod tests {
     fn survives_its_own_file() {
         assert_eq!(Config::from_json(&tiny().to_json()).unwrap(), tiny());
         assert_eq!(tiny().parameters(), 80 + 8 + 16 + 64 + 32 + 32 + 64 + 3 * 96 + 8);
+        assert_eq!(Config::from_json(&mixture().to_json()).unwrap(), mixture());
+    }
+
+    #[test]
+    fn experts_stand_where_the_configuration_says() {
+        let sparse: Vec<usize> = (0..4).filter(|layer| mixture().experts_at(*layer).is_some()).collect();
+        assert_eq!(sparse, [1]);
+        let names: Vec<String> = mixture().tensors().into_iter().map(|(name, _)| name).collect();
+        let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
+        assert_eq!((count(".mlp.experts."), count(".mlp.gate.weight"), count(".mlp.gate_proj.")), (9, 1, 3));
+        let wrong = Config { experts: None, ..mixture() };
+        assert!(wrong.check().is_err());
+    }
+
+    /// The text part of a model that also sees, with Qwen3-VL-30B-A3B's own keys.
+    #[test]
+    fn the_text_part_of_a_seeing_model_is_read() {
+        let json = json!({
+            "architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe",
+            "image_token_id": 151655, "tie_word_embeddings": false, "vision_config": {"depth": 27},
+            "text_config": {
+                "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+                "intermediate_size": 6144, "max_position_embeddings": 262_144, "mlp_only_layers": [],
+                "model_type": "qwen3_vl_moe_text", "moe_intermediate_size": 768, "norm_topk_prob": true,
+                "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+                "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 5_000_000, "vocab_size": 151_936,
+                "rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20, 20], "rope_type": "default"},
+            },
+        });
+        let config = Config::from_json(json.to_string().as_bytes()).unwrap();
+        assert_eq!((config.architecture, config.layers, config.rope_theta), (Architecture::Qwen3Moe, 48, 5e6));
+        assert_eq!(config.experts.as_ref().map(|e| (e.count, e.per_token, e.width)), Some((128, 8, 768)));
+        assert_eq!(config.parameters(), 30_532_122_624);
+        let error = Config::from_json(br#"{"architectures": ["Qwen3VLMoeForConditionalGeneration"]}"#).unwrap_err();
+        assert!(error.to_string().contains("text_config"));
     }
 
     #[test]
     fn refuses_by_name() {
         let message = |key, value| edited(key, value).unwrap_err().to_string();
         assert!(message("architectures", json!(["MixtralForCausalLM"])).contains("MixtralForCausalLM"));
-        assert!(message("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})).contains("yarn"));
-        assert!(message("rope_scaling", json!({"type": "linear", "factor": 4.0})).contains("linear"));
+        assert!(message("rope_scaling", json!({"rope_type": "dynamic", "factor": 4.0})).contains("dynamic"));
+        assert!(message("rope_scaling", json!({"type": "linear"})).contains("factor"));
         assert!(message("attention_bias", json!(true)).contains("attention_bias"));
         assert!(message("use_sliding_window", json!(true)).contains("use_sliding_window"));
         assert!(message("layer_types", json!(["sliding_attention"])).contains("sliding_attention"));
         assert!(message("num_key_value_heads", json!(3)).contains("num_key_value_heads"));
+        assert!(message("quantization_config", json!({"quant_method": "fp8"})).contains("fp8"));
         assert!(message("hidden_act", json!("gelu")).contains("gelu"));
         assert!(message("vocab_size", json!("many")).contains("config.json"));
     }

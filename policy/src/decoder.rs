@@ -30,8 +30,9 @@ pub struct TokenScores {
 }
 
 impl Decoder {
-    /// Reads `config.json` and `model.safetensors` (f32 or bf16, widened to f32) of a model folder. A folder that holds an
-    /// adapter instead gives the base model that the adapter names, with the adapter.
+    /// Reads `config.json` and the weights (f32, bf16 or f16, widened to f32) of a model folder: `model.safetensors`, or the
+    /// shards that `model.safetensors.index.json` names. Of a model that also sees, the text part is read. A folder that
+    /// holds an adapter instead gives the base model that the adapter names, with the adapter.
     ///
     /// # Errors
     /// When a file is missing or unreadable, the architecture is not supported, or a tensor does not fit `config.json`.
@@ -39,7 +40,15 @@ impl Decoder {
         if lora::is_adapter(dir) {
             return lora::load(dir);
         }
-        Self::from_bytes(&files::read(dir, "config.json")?, &files::read(dir, "model.safetensors")?)
+        let config = Config::from_json(&files::read(dir, "config.json")?)?;
+        Self::from_files(config, weights::read(dir)?)
+    }
+
+    fn from_files(config: Config, (tensors, version): (BTreeMap<String, Tensor>, u64)) -> Result<Self, PolicyError> {
+        let tensors = weights::canonical(&config, tensors)?;
+        let mut decoder = Self::new(config, tensors)?;
+        decoder.version = version;
+        Ok(decoder)
     }
 
     /// As [`Decoder::load`], from the contents of the two files.
@@ -47,11 +56,7 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::load`].
     pub fn from_bytes(config_json: &[u8], safetensors: &[u8]) -> Result<Self, PolicyError> {
-        let config = Config::from_json(config_json)?;
-        let (tensors, version) = weights::parse(safetensors)?;
-        let mut decoder = Self::new(config, tensors)?;
-        decoder.version = version;
-        Ok(decoder)
+        Self::from_files(Config::from_json(config_json)?, weights::parse(safetensors)?)
     }
 
     /// A decoder with the given weights, which are copied; version 0.
@@ -60,10 +65,6 @@ impl Decoder {
     /// When a tensor is missing, surplus, not f32, or of another shape than [`Config::tensors`] says.
     pub fn new(config: Config, mut tensors: BTreeMap<String, Tensor>) -> Result<Self, PolicyError> {
         config.check()?;
-        if config.tie_word_embeddings {
-            // Some writers store the tied matrix a second time.
-            tensors.remove("lm_head.weight");
-        }
         let mut vars = BTreeMap::new();
         for (name, shape) in config.tensors() {
             let fault = |reason| PolicyError::Tensor { name: name.clone(), reason };

@@ -32,7 +32,10 @@ pub enum PolicyError {
         reason: String,
     },
     /// The model is of a kind that is not implemented.
-    #[error("model architecture {name} is not supported; supported are Qwen3ForCausalLM and LlamaForCausalLM")]
+    #[error(
+        "model architecture {name} is not supported; supported are LlamaForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, \
+         and the text parts of Qwen3VLForConditionalGeneration and Qwen3VLMoeForConditionalGeneration"
+    )]
     Architecture {
         /// The architecture's name in `config.json`.
         name: String,
@@ -56,6 +59,20 @@ pub enum PolicyError {
     Tensor {
         /// The tensor's name.
         name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A GGUF file cannot be used.
+    #[error("{}: {reason}; take another file of the model, or its Hugging Face folder", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A chat template cannot be used.
+    #[error("chat template: {reason}; take the template that came with the model")]
+    Template {
         /// What is wrong with it.
         reason: String,
     },
@@ -108,6 +125,9 @@ pub enum PolicyError {
         /// Where.
         what: String,
     },
+    /// A server cannot be used, or what it answered is not taken.
+    #[error(transparent)]
+    Served(#[from] crate::served::ServedError),
     /// candle could not run an operation.
     #[error("tensor operation failed: {0}")]
     Candle(#[from] candle_core::Error),

@@ -15,6 +15,22 @@ pub(crate) fn read(dir: &Path, name: &'static str) -> Result<Vec<u8>, PolicyErro
     })
 }
 
+/// As [`read`], for a file that another file of the folder names.
+pub(crate) fn read_named(dir: &Path, name: &str) -> Result<Vec<u8>, PolicyError> {
+    let path = dir.join(name);
+    std::fs::read(&path).map_err(|source| PolicyError::File { action: "read", path, source })
+}
+
+/// A file that need not be there.
+pub(crate) fn read_optional(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, PolicyError> {
+    let path = dir.join(name);
+    match std::fs::read(&path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PolicyError::File { action: "read", path, source }),
+    }
+}
+
 /// After this returns, the file has either its old or its new content, whatever happens to the process.
 pub(crate) fn write(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), PolicyError> {
     let fault = |action, path: &Path| {

@@ -32,7 +32,10 @@ impl Decoder {
     pub fn pass_bytes(&self, rows: u64, options: PassOptions) -> u64 {
         let config = self.config();
         let number = |n: usize| n as u64;
-        let (d, f, layers) = (number(config.hidden_size), number(config.intermediate_size), number(config.layers));
+        let (d, dense, layers) = (number(config.hidden_size), number(config.intermediate_size), number(config.layers));
+        // A row goes through several experts, each with rows of its own.
+        let experts = config.experts.as_ref();
+        let f = experts.map_or(dense, |all| dense.max(number(all.per_token) * (number(all.width) + d)));
         let (q, kv) = (number(config.heads * config.head_dim), number(config.kv_heads * config.head_dim));
         let raw = if config.architecture == Architecture::Llama { 0 } else { q + kv };
         // Input and norm twice, queries, keys, values, their mixture, gate, up and their product.

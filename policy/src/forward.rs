@@ -2,6 +2,7 @@
 
 mod backward;
 mod feed_forward;
+mod mixture;
 mod parts;
 
 use crate::ops::{self, Heads, Rope, RopeTable};
@@ -29,7 +30,8 @@ struct Block {
 pub(crate) struct Network {
     heads: Heads,
     eps: f64,
-    theta: f64,
+    /// Rotary frequencies, and the factor of their cosines and sines.
+    frequencies: (Vec<f32>, f32),
     embedding: Weight,
     blocks: Vec<Block>,
     norm: Weight,
@@ -105,13 +107,14 @@ pub(crate) struct Rows {
 impl Network {
     /// Shares the tensors' storage; later changes of the variables show.
     pub(crate) fn new(config: &Config, parts: Parts<'_>) -> Result<Self, PolicyError> {
-        let block = |layer: usize| {
-            let layer = format!("model.layers.{layer}");
+        let block = |number: usize| {
+            let layer = format!("model.layers.{number}");
             let norm = |name: &str| parts.weight(&format!("{layer}.{name}.weight"));
             let projection = |name: &str| parts.projection(&format!("{layer}.self_attn.{name}"));
-            let head_norms = match config.architecture {
-                crate::Architecture::Llama => None,
-                crate::Architecture::Qwen3 => Some([norm("self_attn.q_norm")?, norm("self_attn.k_norm")?]),
+            let head_norms = if config.architecture.has_head_norms() {
+                Some([norm("self_attn.q_norm")?, norm("self_attn.k_norm")?])
+            } else {
+                None
             };
             Ok::<_, PolicyError>(Block {
                 input_norm: norm("input_layernorm")?,
@@ -121,21 +124,22 @@ impl Network {
                 o: projection("o_proj")?,
                 head_norms,
                 post_norm: norm("post_attention_layernorm")?,
-                feed_forward: FeedForward::new(parts, &layer)?,
+                feed_forward: FeedForward::new(parts, config, number, &layer)?,
             })
         };
         let embedding = parts.weight("model.embed_tokens.weight")?;
+        let frequencies = config.rope_scaling.frequencies(config.head_dim, config.rope_theta);
         let head = if config.tie_word_embeddings { embedding.clone() } else { parts.weight("lm_head.weight")? };
         Ok(Self {
             heads: Heads { heads: config.heads, kv_heads: config.kv_heads, dim: config.head_dim },
             eps: config.rms_norm_eps,
-            theta: config.rope_theta,
             blocks: (0..config.layers).map(block).collect::<Result<_, _>>()?,
             norm: parts.weight("model.norm.weight")?,
             head,
             tied: config.tie_word_embeddings,
             embedding,
-            angles: Mutex::new(Arc::new(RopeTable::new(config.head_dim, config.rope_theta, 0))),
+            angles: Mutex::new(Arc::new(RopeTable::new(&frequencies, 0))),
+            frequencies,
         })
     }
 
@@ -220,7 +224,7 @@ impl Network {
         let needed = positions.iter().max().map_or(0, |last| last + 1);
         let mut held = self.angles.lock().unwrap_or_else(PoisonError::into_inner);
         if held.positions() < needed {
-            *held = Arc::new(RopeTable::new(self.heads.dim, self.theta, needed.next_power_of_two()));
+            *held = Arc::new(RopeTable::new(&self.frequencies, needed.next_power_of_two()));
         }
         Rope { table: held.clone(), positions: Arc::new(positions.to_vec()) }
     }

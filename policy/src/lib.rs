@@ -8,12 +8,14 @@
 #![forbid(unsafe_code)]
 
 mod chat;
+mod completion;
 mod config;
 mod decoder;
 mod error;
 mod files;
 mod footprint;
 mod forward;
+mod gguf;
 mod kv;
 mod local;
 mod lora;
@@ -22,14 +24,19 @@ mod ops;
 mod packed;
 mod parallel;
 mod pass;
+mod pool;
+mod quantized;
 mod sample;
 mod sampling;
+pub mod served;
+mod template;
 mod train_tokenizer;
 mod trie;
 mod weights;
 
-pub use chat::Chat;
-pub use config::{Architecture, Config};
+pub use chat::{Chat, ChatFiles};
+pub use completion::Stops;
+pub use config::{Architecture, Config, Experts, RopeScaling};
 pub use decoder::{Decoder, TokenScores};
 pub use error::PolicyError;
 pub use footprint::Parameters;
@@ -39,6 +46,7 @@ pub use mini::{MINI, mini, mini_chat};
 pub use packed::{Packed, PackedSequence};
 pub use parallel::side_by_side;
 pub use pass::{Pass, PassOptions};
+pub use quantized::QuantizedPolicy;
 pub use sample::{Completion, Identity, Policy, Request, SampleKey, Sampler, Stop};
 pub use train_tokenizer::{TokenizerSpec, train_tokenizer};
 pub use trie::distinct_tokens;

@@ -1,20 +1,27 @@
 //! The sampler over a local decoder.
 
+use crate::completion::{self, Growing, Stops};
 use crate::forward::Rows;
+use crate::gguf::Gguf;
 use crate::kv::{Cache, CachedAttend, Segment};
-use crate::sample::{Completion, Identity, Policy, Request, Stop};
-use crate::{Chat, Decoder, PolicyError, files, ops, sampling};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::pool::{Pool, Shape};
+use crate::sample::{Completion, Identity, Policy, Request};
+use crate::{Chat, Decoder, PolicyError, ops, sampling, side_by_side};
+use std::collections::BTreeSet;
 use std::path::Path;
-
-/// The text that ends a completion.
-const CELL_END: &[u8] = b"</python>";
+use std::sync::{Mutex, PoisonError};
 
 /// A shared beginning shorter than this is computed again instead of copied.
 const WORTH_SHARING: usize = 16;
 
 /// At most so many rows of a wave are compared with a new one for a shared beginning.
 const COMPARED: usize = 16;
+
+/// Tokens that rows are given between two looks at which of them have ended.
+const STRIDE: usize = 32;
+
+/// Fewer rows than this are not worth a thread of their own.
+const ROWS_PER_THREAD: usize = 4;
 
 /// What the sampler may use. It changes speed, never results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +47,26 @@ pub struct LocalPolicy {
     chat: Chat,
     identity: Identity,
     limits: Limits,
-    caches: BTreeMap<u64, Cache>,
+    stops: Stops,
+    pool: Pool,
+    shape: Shape,
     calls: u64,
 }
 
 impl LocalPolicy {
-    /// Reads a model folder (`config.json`, `tokenizer.json`, `model.safetensors`); the policy is named after it.
+    /// Reads a model folder (`config.json`, `tokenizer.json`, `model.safetensors` or its shards, and if there is one the chat
+    /// template) or a GGUF file; the policy is named after it.
     ///
     /// # Errors
     /// When a file is missing or unreadable, or the files do not fit together.
-    pub fn load(dir: &Path, limits: Limits) -> Result<Self, PolicyError> {
-        let name = dir.file_name().map_or_else(|| "local".to_owned(), |name| name.to_string_lossy().into_owned());
-        let decoder = Decoder::load(dir)?;
-        Self::new(&name, decoder, Chat::from_bytes(&files::read(dir, "tokenizer.json")?)?, limits)
+    pub fn load(path: &Path, limits: Limits) -> Result<Self, PolicyError> {
+        let name = path.file_name().map_or_else(|| "local".to_owned(), |name| name.to_string_lossy().into_owned());
+        if path.is_file() {
+            let mut file = Gguf::open(path)?;
+            let chat = file.chat()?;
+            return Self::new(&name, file.decoder()?, chat, limits);
+        }
+        Self::new(&name, Decoder::load(path)?, Chat::load(path)?, limits)
     }
 
     /// As [`LocalPolicy::load`], from the contents of the three files.
@@ -81,7 +95,16 @@ impl LocalPolicy {
             return Err(PolicyError::Vocabulary { tokenizer: chat.vocab_size(), model });
         }
         let identity = Identity { name: name.to_owned(), weights: decoder.digest()?, version: decoder.version() };
-        Ok(Self { decoder, chat, identity, limits, caches: BTreeMap::new(), calls: 0 })
+        let shape = Shape { layers: decoder.config().layers, heads: decoder.network().heads() };
+        let pool = Pool::new(limits.cache_bytes, shape);
+        Ok(Self { decoder, chat, identity, limits, stops: Stops::default(), pool, shape, calls: 0 })
+    }
+
+    /// The same policy, whose completions also end where `stops` says.
+    #[must_use]
+    pub fn with_stops(mut self, stops: Stops) -> Self {
+        self.stops = stops;
+        self
     }
 
     /// The tokenizer and chat format.
@@ -99,25 +122,6 @@ impl LocalPolicy {
         self.decoder
     }
 
-    fn check(&self, request: &Request<'_>) -> Result<(), PolicyError> {
-        let fault = |reason| Err(PolicyError::Input { what: format!("request for row {}", request.row), reason });
-        let vocab_size = self.decoder.config().vocab_size;
-        if request.context.is_empty() {
-            return fault("its context is empty".to_owned());
-        }
-        if let Some(id) = request.context.iter().find(|id| **id as usize >= vocab_size) {
-            return fault(format!("token id {id} is outside the vocabulary of {vocab_size}"));
-        }
-        if request.sampler.temperature.is_nan() || request.sampler.temperature < 0.0 {
-            return fault(format!("temperature {} is not 0 or above", request.sampler.temperature));
-        }
-        Ok(())
-    }
-
-    fn cache_bytes(&self, tokens: usize) -> usize {
-        Cache::bytes(tokens, self.decoder.config().layers, self.decoder.network().heads())
-    }
-
     /// Cuts a batch into parts that fit the cache bound, none holding a row twice.
     fn parts<'a, 'b>(&self, batch: &'a [Request<'b>]) -> Vec<&'a [Request<'b>]> {
         let mut parts = Vec::new();
@@ -125,7 +129,7 @@ impl LocalPolicy {
         for (at, request) in batch.iter().enumerate() {
             let longest = (request.context.len() + request.sampler.max_tokens as usize)
                 .min(request.context.len().max(request.window as usize));
-            let needed = self.cache_bytes(longest);
+            let needed = self.shape.bytes(longest);
             if at > start && (bytes + needed > self.limits.cache_bytes || rows.contains(&request.row)) {
                 parts.push(&batch[start..at]);
                 (start, bytes) = (at, 0);
@@ -138,43 +142,43 @@ impl LocalPolicy {
         parts
     }
 
-    /// Drops the caches that have gone unused the longest until what is kept and `needed` more bytes fit.
-    fn evict(&mut self, needed: usize) {
-        let size = |policy: &Self, cache: &Cache| policy.cache_bytes(cache.tokens.len());
-        let mut held: usize = self.caches.values().map(|cache| size(self, cache)).sum();
-        while held + needed > self.limits.cache_bytes {
-            let oldest = self.caches.iter().min_by_key(|(row, cache)| (cache.used, **row)).map(|(row, _)| *row);
-            let Some(cache) = oldest.and_then(|row| self.caches.remove(&row)) else { return };
-            held -= size(self, &cache);
-        }
-    }
-
     fn complete(&mut self, batch: &[Request<'_>]) -> Result<Vec<Completion>, PolicyError> {
         let mut live: Vec<Live<'_>> = batch.iter().enumerate().map(|(at, r)| Live::new(at, r)).collect();
         let mut done: Vec<Option<Completion>> = vec![None; batch.len()];
-        settle(&mut live, &mut done, &mut BTreeMap::new());
+        live.retain(|row| match row.growing.stop {
+            Some(_) => {
+                done[row.at] = Growing::new(row.request).finish();
+                false
+            }
+            None => true,
+        });
         self.prefill(&mut live)?;
-        let longest = |live: &Live<'_>| live.request.context.len() + live.room();
-        let needed = live.iter().map(|live| self.cache_bytes(longest(live))).sum();
-        self.evict(needed);
+        let longest = |live: &Live<'_>| live.request.context.len() + live.growing.room();
+        self.pool.shrink(live.iter().map(|live| self.shape.bytes(longest(live))).sum());
         while !live.is_empty() {
-            self.step(&mut live)?;
-            settle(&mut live, &mut done, &mut self.caches);
+            self.advance(&mut live)?;
+            for row in live.extract_if(.., |row| row.growing.stop.is_some()) {
+                self.pool.put(row.request.row, row.cache);
+                done[row.at] = row.growing.finish();
+            }
         }
         Ok(done.into_iter().flatten().collect())
     }
 
     /// Brings every live row's cache to all of its context but the last token.
     fn prefill(&mut self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
+        let dim = self.shape.heads.dim;
         for row in live.iter_mut() {
-            row.cache = self.caches.remove(&row.request.row).unwrap_or_else(|| self.fresh());
+            row.cache = self.pool.take(row.request.row).unwrap_or_else(|| self.fresh());
             // Never trust: the tokens decide what of a cache holds.
             let common = row.cache.common(row.prompt());
             row.cache.truncate(common);
             row.cache.used = self.calls;
-            if let Some((cache, common)) = best(self.caches.values(), row) {
-                row.cache = cache.prefix(common, self.decoder.config().head_dim);
-                row.cache.used = self.calls;
+            let least = common + WORTH_SHARING;
+            if row.prompt().len() >= least
+                && let Some(cache) = self.pool.prefix(row.prompt(), least, dim, self.calls)
+            {
+                row.cache = cache;
             }
         }
         loop {
@@ -183,12 +187,11 @@ impl LocalPolicy {
                 return Ok(());
             }
             self.fill(live, &wave)?;
-            let (dim, calls) = (self.decoder.config().head_dim, self.calls);
             for at in 0..live.len() {
                 let donors = wave.iter().map(|donor| &live[*donor].cache);
                 if let Some((cache, common)) = best(donors, &live[at]) {
                     live[at].cache = cache.prefix(common, dim);
-                    live[at].cache.used = calls;
+                    live[at].cache.used = self.calls;
                 }
             }
         }
@@ -253,13 +256,42 @@ impl LocalPolicy {
         result
     }
 
-    /// Feeds every live row its last token and draws the next.
-    fn step(&self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
+    /// Gives every live row up to [`STRIDE`] tokens. A step of a few rows has too little work to share: with several threads,
+    /// each takes rows of its own and runs its steps alone. No row's result depends on which others are with it.
+    fn advance(&self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
+        let groups = rayon::current_num_threads().min(live.len() / ROWS_PER_THREAD).max(1);
+        if groups == 1 {
+            return self.steps(live);
+        }
+        let groups: Vec<Mutex<&mut [Live<'_>]>> =
+            live.chunks_mut(live.len().div_ceil(groups)).map(Mutex::new).collect();
+        let results = side_by_side(groups.len(), |at| match groups.get(at) {
+            Some(rows) => self.steps(&mut rows.lock().unwrap_or_else(PoisonError::into_inner)),
+            None => Ok(()),
+        });
+        results.into_iter().collect()
+    }
+
+    fn steps(&self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
+        for _ in 0..STRIDE {
+            let mut going: Vec<&mut Live<'_>> = live.iter_mut().filter(|row| row.growing.stop.is_none()).collect();
+            if going.is_empty() {
+                break;
+            }
+            self.step(&mut going)?;
+        }
+        Ok(())
+    }
+
+    /// Feeds every row its last token and draws the next.
+    fn step(&self, live: &mut [&mut Live<'_>]) -> Result<(), PolicyError> {
         use rayon::prelude::*;
         let width = self.decoder.config().vocab_size;
-        let last: Vec<[u32; 1]> = live.iter().map(Live::last).collect();
-        let keys: Vec<_> =
-            live.iter().map(|row| (row.request.row, row.request.sampler, row.request.key, row.tokens.len())).collect();
+        let last: Vec<[u32; 1]> = live.iter().map(|row| row.last()).collect();
+        let keys: Vec<_> = live
+            .iter()
+            .map(|row| (row.request.row, row.request.sampler, row.request.key, row.growing.tokens.len()))
+            .collect();
         let mut drawn = Vec::new();
         let work = live.iter_mut().zip(&last).map(|(row, last)| (&mut row.cache, last.as_slice())).collect();
         self.pass(work, true, |logits| {
@@ -273,7 +305,7 @@ impl LocalPolicy {
             Ok(())
         })?;
         for (row, (id, logprob)) in live.iter_mut().zip(drawn) {
-            row.take(id, logprob, &self.chat);
+            row.growing.take(id, logprob, &self.chat, &self.stops);
         }
         Ok(())
     }
@@ -284,19 +316,12 @@ struct Live<'a> {
     at: usize,
     request: &'a Request<'a>,
     cache: Cache,
-    tokens: Vec<u32>,
-    logprobs: Vec<f32>,
-    /// The last bytes of the completion's text, enough to see the end text across tokens.
-    tail: Vec<u8>,
-    stop: Option<Stop>,
+    growing: Growing,
 }
 
 impl<'a> Live<'a> {
     fn new(at: usize, request: &'a Request<'a>) -> Self {
-        let (tokens, logprobs, tail) = (Vec::new(), Vec::new(), Vec::new());
-        let mut live = Self { at, request, cache: Cache::default(), tokens, logprobs, tail, stop: None };
-        live.stop = live.limit();
-        live
+        Self { at, request, cache: Cache::default(), growing: Growing::new(request) }
     }
 
     /// The context without its last token: what can be cached before the first step.
@@ -305,47 +330,7 @@ impl<'a> Live<'a> {
     }
 
     fn last(&self) -> [u32; 1] {
-        [self.tokens.last().or(self.request.context.last()).copied().unwrap_or_default()]
-    }
-
-    /// Tokens that it may still have.
-    fn room(&self) -> usize {
-        let window = (self.request.window as usize).saturating_sub(self.request.context.len());
-        window.min(self.request.sampler.max_tokens as usize).saturating_sub(self.tokens.len())
-    }
-
-    fn limit(&self) -> Option<Stop> {
-        if self.tokens.len() >= self.request.sampler.max_tokens as usize {
-            Some(Stop::MaxTokens)
-        } else if self.request.context.len() + self.tokens.len() >= self.request.window as usize {
-            Some(Stop::Window)
-        } else {
-            None
-        }
-    }
-
-    fn take(&mut self, id: u32, logprob: f32, chat: &Chat) {
-        self.tokens.push(id);
-        self.logprobs.push(logprob);
-        self.tail.extend_from_slice(chat.token_bytes(id).unwrap_or_default());
-        let ended = self.tail.windows(CELL_END.len()).any(|text| text == CELL_END);
-        self.tail.drain(..self.tail.len().saturating_sub(CELL_END.len() - 1));
-        self.stop = if id == chat.end_of_turn() {
-            Some(Stop::EndOfTurn)
-        } else if ended {
-            Some(Stop::CellEnd)
-        } else {
-            self.limit()
-        };
-    }
-}
-
-/// Moves ended rows to `done` and their caches to `caches`.
-fn settle(live: &mut Vec<Live<'_>>, done: &mut [Option<Completion>], caches: &mut BTreeMap<u64, Cache>) {
-    for row in live.extract_if(.., |row| row.stop.is_some()) {
-        let Some(stop) = row.stop else { continue };
-        caches.insert(row.request.row, row.cache);
-        done[row.at] = Some(Completion { tokens: row.tokens, logprobs: row.logprobs, stop });
+        [self.growing.tokens.last().or(self.request.context.last()).copied().unwrap_or_default()]
     }
 }
 
@@ -381,7 +366,8 @@ impl Policy for LocalPolicy {
     }
 
     fn sample(&mut self, batch: &[Request<'_>]) -> Result<Vec<Completion>, PolicyError> {
-        batch.iter().try_for_each(|request| self.check(request))?;
+        let vocab_size = self.decoder.config().vocab_size;
+        batch.iter().try_for_each(|request| completion::check(request, vocab_size))?;
         let mut all = Vec::with_capacity(batch.len());
         for part in self.parts(batch) {
             self.calls += 1;
@@ -391,6 +377,6 @@ impl Policy for LocalPolicy {
     }
 
     fn release(&mut self, row: u64) {
-        self.caches.remove(&row);
+        self.pool.retire(row);
     }
 }

@@ -12,6 +12,23 @@ pub struct Sampler {
     pub temperature: f32,
     /// The most tokens a completion may have.
     pub max_tokens: u32,
+    /// Only so many of the most probable tokens can be drawn; 0 leaves none out.
+    pub top_k: u32,
+    /// Only the fewest most probable tokens that together have this probability can be drawn; 1 leaves none out.
+    pub top_p: f32,
+}
+
+impl Sampler {
+    /// A sampler that draws from the whole vocabulary.
+    pub fn whole(temperature: f32, max_tokens: u32) -> Self {
+        Self { temperature, max_tokens, top_k: 0, top_p: 1.0 }
+    }
+
+    /// Whether tokens that the model could give cannot be drawn. Log-probabilities then are those of the tokens that can be,
+    /// at the sampler's temperature; else they are the model's own at temperature 1.
+    pub fn leaves_out(&self) -> bool {
+        self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0)
+    }
 }
 
 /// One completion to make.
@@ -36,6 +53,8 @@ pub enum Stop {
     CellEnd,
     /// The model gave its end-of-turn token (which is part of `tokens`).
     EndOfTurn,
+    /// A stop text or stop id that was asked for ([`crate::Stops`]).
+    Asked,
     /// It has `max_tokens` tokens.
     MaxTokens,
     /// The window is full.
@@ -47,7 +66,8 @@ pub enum Stop {
 pub struct Completion {
     /// The sampled ids.
     pub tokens: Vec<u32>,
-    /// The natural logarithm of each id's probability under the model at temperature 1, over the whole vocabulary.
+    /// The natural logarithm of each id's probability under the model at temperature 1, over the whole vocabulary; if the sampler
+    /// leaves tokens out ([`Sampler::leaves_out`]), under the distribution that it was drawn from.
     pub logprobs: Vec<f32>,
     /// Why it ended.
     pub stop: Stop,

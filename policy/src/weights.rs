@@ -1,10 +1,17 @@
 //! Named tensors to and from bytes.
 
+mod folder;
+mod names;
+
+pub(crate) use folder::read;
+pub(crate) use names::canonical;
+
 use crate::{Config, PolicyError};
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 /// Metadata key of `model.safetensors`: optimizer steps that the weights have seen.
@@ -24,9 +31,22 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, Tensor>, u64), Pol
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
         let tensor = Tensor::from_vec(widen(name, &view)?, view.shape(), &Device::Cpu)?;
-        tensors.insert(name.to_owned(), tensor);
+        insert(&mut tensors, name.to_owned(), tensor)?;
     }
     Ok((tensors, version))
+}
+
+/// Adds a tensor whose name must be new.
+pub(crate) fn insert(all: &mut BTreeMap<String, Tensor>, name: String, tensor: Tensor) -> Result<(), PolicyError> {
+    match all.entry(name) {
+        Entry::Vacant(place) => {
+            place.insert(tensor);
+            Ok(())
+        }
+        Entry::Occupied(held) => {
+            Err(PolicyError::Tensor { name: held.key().clone(), reason: "it is there twice".to_owned() })
+        }
+    }
 }
 
 fn widen(name: &str, view: &TensorView<'_>) -> Result<Vec<f32>, PolicyError> {
@@ -35,10 +55,22 @@ fn widen(name: &str, view: &TensorView<'_>) -> Result<Vec<f32>, PolicyError> {
         Dtype::F32 => Ok(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
         // bfloat16 is the upper half of an f32.
         Dtype::BF16 => Ok(data.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])).collect()),
+        Dtype::F16 => Ok(data.chunks_exact(2).map(|b| half(u16::from_le_bytes([b[0], b[1]]))).collect()),
         other => {
-            let reason = format!("it is stored as {other:?}; F32 and BF16 can be read");
+            let reason = format!("it is stored as {other:?}; F32, BF16 and F16 can be read");
             Err(PolicyError::Tensor { name: name.to_owned(), reason })
         }
+    }
+}
+
+/// The number that 16 bits (1 sign, 5 exponent, 10 fraction) stand for.
+fn half(bits: u16) -> f32 {
+    let (sign, exponent, fraction) = (u32::from(bits >> 15) << 31, u32::from(bits >> 10 & 31), u32::from(bits & 1023));
+    match exponent {
+        // Below the smallest normal number: fraction times 2^-24.
+        0 => f32::from_bits(sign | (fraction as f32 * 2f32.powi(-24)).to_bits()),
+        31 => f32::from_bits(sign | 0x7F80_0000 | fraction << 13),
+        _ => f32::from_bits(sign | (exponent + 112) << 23 | fraction << 13),
     }
 }
 
@@ -184,4 +216,29 @@ fn normals(seed: [u8; 32], count: usize, deviation: f64) -> Vec<f32> {
     }
     out.truncate(count);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_precision_is_widened_exactly() {
+        let cases = [
+            (0x3C00u16, 1.0f32),
+            (0xC000, -2.0),
+            (0x7BFF, 65504.0),
+            (0x0001, 5.960_464_5e-8),
+            (0x83FF, -6.097_555e-5),
+            (0x0400, 6.103_515_6e-5),
+            (0x3555, 0.333_251_95),
+            (0x7C00, f32::INFINITY),
+            (0xFC00, f32::NEG_INFINITY),
+        ];
+        for (bits, want) in cases {
+            assert_eq!(half(bits), want, "{bits:04x}");
+        }
+        assert_eq!(half(0x8000).to_bits(), (-0.0f32).to_bits());
+        assert!(half(0x7E00).is_nan());
+    }
 }

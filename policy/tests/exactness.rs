@@ -33,7 +33,7 @@ struct Job {
 
 impl Job {
     fn request(&self) -> Request<'_> {
-        let sampler = Sampler { temperature: self.temperature, max_tokens: self.max_tokens };
+        let sampler = Sampler::whole(self.temperature, self.max_tokens);
         Request { row: self.row, context: &self.context, sampler, window: 400, key: SampleKey([self.row as u8; 32]) }
     }
 }
@@ -193,7 +193,7 @@ fn completions_stop_where_they_should() {
     let request = |max_tokens, window| Request {
         row: 0,
         context: &context,
-        sampler: Sampler { temperature: 1.0, max_tokens },
+        sampler: Sampler::whole(1.0, max_tokens),
         window,
         key: SampleKey([9; 32]),
     };
@@ -235,7 +235,7 @@ fn the_end_of_a_cell_is_seen_across_tokens() {
         }
         let mut policy = LocalPolicy::new("speaker", decoder, chat.clone(), Limits::default()).unwrap();
         let context = [text[0]];
-        let sampler = Sampler { temperature: 0.0, max_tokens: 40 };
+        let sampler = Sampler::whole(0.0, 40);
         let request = Request { row: 0, context: &context, sampler, window: 100, key: SampleKey([0; 32]) };
         policy.sample(&[request]).unwrap().remove(0)
     };

@@ -107,3 +107,54 @@ fn faults_are_named() {
     batch.sequences[0].targets = vec![];
     assert_eq!(decoder().token_logprobs(&batch).unwrap().dims(), [0]);
 }
+
+#[test]
+fn shards_are_one_model() {
+    let (root, decoder) = (tempfile::tempdir().unwrap(), decoder());
+    let write = |name: &str, wanted: &dyn Fn(usize) -> bool| {
+        let part: HashMap<String, Tensor> = decoder
+            .vars()
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| wanted(*at))
+            .map(|(_, (name, var))| (name.clone(), var.as_detached_tensor()))
+            .collect();
+        candle_core::safetensors::save(&part, root.path().join(name)).unwrap();
+    };
+    let (first, second) = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors");
+    let map: serde_json::Map<String, serde_json::Value> = decoder
+        .vars()
+        .keys()
+        .enumerate()
+        .map(|(at, name)| (name.clone(), serde_json::json!(if at < 9 { first } else { second })))
+        .collect();
+    let index = |map: &serde_json::Map<String, serde_json::Value>| {
+        let json = serde_json::json!({"metadata": {"total_size": 1}, "weight_map": map});
+        std::fs::write(root.path().join("model.safetensors.index.json"), json.to_string()).unwrap();
+    };
+    std::fs::write(root.path().join("config.json"), decoder.config().to_json()).unwrap();
+    write(first, &|at| at < 9);
+    write(second, &|at| at >= 9);
+    index(&map);
+    assert_eq!(Decoder::load(root.path()).unwrap().digest().unwrap(), decoder.digest().unwrap());
+
+    let message = || Decoder::load(root.path()).err().unwrap().to_string();
+    let name = decoder.vars().keys().nth(9).unwrap().as_str();
+    write(second, &|at| at > 9);
+    assert!(message().contains(name) && message().contains(second), "missing: {}", message());
+    write(second, &|at| at >= 8);
+    let twice = decoder.vars().keys().nth(8).unwrap().as_str();
+    assert!(message().contains(twice) && message().contains(first), "in both: {}", message());
+    write(second, &|at| at >= 9);
+    let mut short = map.clone();
+    short.remove(name);
+    index(&short);
+    assert!(message().contains(name) && message().contains("does not name it"), "unnamed: {}", message());
+    let mut outside = map.clone();
+    outside.insert(name.to_owned(), serde_json::json!("../other.safetensors"));
+    index(&outside);
+    assert!(message().contains("not a file beside it"), "{}", message());
+    index(&map);
+    std::fs::remove_file(root.path().join(second)).unwrap();
+    assert!(message().contains(second));
+}

@@ -101,7 +101,7 @@ fn gradients_agree_with_finite_differences() {
 fn sampled_and_trained_logprobs_have_the_same_bits() {
     let mut policy = LocalPolicy::new("test", adapted(&TARGETS), Chat::bytes().unwrap(), Limits::default()).unwrap();
     let contexts = [ids(1, 30, VOCABULARY), ids(2, 5, VOCABULARY), ids(3, 1, VOCABULARY)];
-    let sampler = Sampler { temperature: 1.0, max_tokens: 20 };
+    let sampler = Sampler::whole(1.0, 20);
     let request = |(row, context)| Request { row, context, sampler, window: 400, key: SampleKey([row as u8; 32]) };
     let requests: Vec<Request<'_>> = (0..).zip(contexts.iter().map(Vec::as_slice)).map(request).collect();
     let done = policy.sample(&requests).unwrap();

@@ -12,4 +12,5 @@ pub mod plots;
 pub mod recorded;
 pub mod regression;
 pub mod schedule;
+pub mod spread;
 pub mod trainer;

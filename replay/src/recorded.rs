@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
-use rao_envs::textcraft::{TextCraft, TextCraftConfig, Verify, Worlds};
-use rao_envs::{EnvError, Environment, Script};
+use rao_envs::judge::{JudgeIdentity, Panel, Seat, Spec};
+use rao_envs::{EnvError, Environment, Script, catalog};
 use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, Sampler};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
-use serde::Deserialize;
 
 /// The fact under which a run notes the folder of its model.
 pub const MODEL_FACT: &str = "model";
@@ -39,11 +38,17 @@ pub enum RecordedError {
     },
     /// Data that is not part of the log.
     #[error(
-        "the run used TextCraft-Synth's own files (recipes {digest}), and no folder with them was found: name it with `--data DIR`, or choose `--check cells`, which needs none"
+        "the run used {what}, and no folder with them was found: name it with `--data DIR`, or choose `--check cells`, which needs none"
     )]
     Data {
-        /// Digest of the recipes.
-        digest: String,
+        /// What was used, with its digest.
+        what: String,
+    },
+    /// A judge that is not part of the program.
+    #[error("the run was judged by {identity}, which is not at hand: name it with `--judge` and `--child-judge`")]
+    NoJudge {
+        /// Its identity.
+        identity: String,
     },
     /// The environment cannot be opened.
     #[error(transparent)]
@@ -65,43 +70,34 @@ pub enum RecordedError {
     },
 }
 
-/// Settings of TextCraft as a manifest holds them, without what depends on where its data lies.
-#[derive(Deserialize)]
-struct StoredTextCraft {
-    verify: Verify,
-    worlds: Worlds,
-    world: serde_json::Value,
-    oracle_batch: Option<u32>,
-    reserve: bool,
-    pre_crafted: bool,
-    tight: bool,
-}
-
-/// The environment that a run was recorded in. `data` is the folder with TextCraft-Synth's own files, for runs that used
-/// them.
+/// The environment that a run was recorded in. `data` is where its data lies, for runs that used some.
 ///
 /// # Errors
 /// When the environment or its data is not there.
 pub fn environment(started: &RunStarted, data: Option<PathBuf>) -> Result<Arc<dyn Environment>, RecordedError> {
-    if started.env != "textcraft" {
-        return Err(RecordedError::UnknownEnvironment { env: started.env.clone() });
-    }
-    let stored: StoredTextCraft = serde_json::from_str(&started.env_config)
+    let stored = serde_json::from_str(&started.env_config)
         .map_err(|error| RecordedError::Settings { reason: error.to_string() })?;
-    let wanted = stored.world.get("data").and_then(|digest| digest.as_str());
-    if let (Some(digest), None) = (wanted, &data) {
-        return Err(RecordedError::Data { digest: digest.to_owned() });
-    }
-    let config = TextCraftConfig {
-        verify: stored.verify,
-        data: wanted.and(data),
-        worlds: stored.worlds,
-        oracle_batch: stored.oracle_batch,
-        reserve: stored.reserve,
-        pre_crafted: stored.pre_crafted,
-        tight: stored.tight,
+    catalog::reopen(&started.env, &stored, data).map_err(|error| match error {
+        EnvError::UnknownEnvironment { given, .. } => RecordedError::UnknownEnvironment { env: given },
+        EnvError::Stored { reason } => RecordedError::Settings { reason },
+        EnvError::NeedsData { what } => RecordedError::Data { what },
+        error => RecordedError::Env(error),
+    })
+}
+
+/// The judges of a run, where they compute their verdicts.
+///
+/// # Errors
+/// When one of them is a model, or of another version: its verdicts cannot be made here.
+pub fn panel(config: &EngineConfig) -> Result<Panel, RecordedError> {
+    let Some(judges) = &config.judges else { return Ok(Panel::default()) };
+    let seat = |identity: &JudgeIdentity| {
+        Spec::of_identity(identity).ok_or_else(|| RecordedError::NoJudge { identity: identity.to_json() })
     };
-    Ok(Arc::new(TextCraft::new(config)?))
+    match (seat(&judges.root)?, seat(&judges.child)?) {
+        (Seat::Judge(root), child) => Ok(Panel::new(root, child)),
+        (Seat::Root, _) => Err(RecordedError::NoJudge { identity: judges.root.to_json() }),
+    }
 }
 
 /// The policy that recorded a run: a scripted one with the tokenizer that the run names, the built-in model, or the folder
@@ -118,7 +114,7 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
     };
     let sampled = |policy: LocalPolicy| -> Box<dyn Actor> {
         let chat = Arc::new(policy.chat().clone());
-        let sampler = Sampler { temperature: config.temperature, max_tokens: config.max_tokens };
+        let sampler = Sampler::whole(config.temperature, config.max_tokens);
         Box::new(Sampled::new(Box::new(policy), chat, sampler, config.context))
     };
     match (started.policy.kind.as_str(), started.policy.name.as_str(), folder) {

@@ -272,10 +272,11 @@ pub fn record_anew(
             env: recorded::environment(&started, data.map(Path::to_owned))?,
             tasks: Vec::new(),
             group_size: started.group_size,
-            config,
+            config: config.clone(),
             seed: started.seed,
             only: Some(started.rollouts.clone()),
             width: 64,
+            panel: recorded::panel(&config)?,
         };
         let watch = &mut |_| ControlFlow::Continue(());
         match fork_base(source, run)? {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use rao_engine::record::{Plan, Recorded, record, resume};
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Sampled, Scripted};
+use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted};
+use rao_envs::judge::Panel;
 use rao_envs::textcraft::{TextCraft, TextCraftConfig, Verify};
 use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
@@ -33,6 +34,10 @@ fn config() -> EngineConfig {
         loop_guard: true,
         lambda: 0.5,
         cell: CellLimits::default(),
+        scheduler: Scheduler::Rounds,
+        ancestors: false,
+        judges: None,
+        top_p: 1.0,
     }
 }
 
@@ -44,7 +49,7 @@ fn plan(tasks: usize, group_size: u32) -> Plan {
     let env = env(Verify::Delta);
     let selection = Selection { presets: vec!["tiny".into()], split: Split::Train, count: Some(tasks), seed: 3 };
     let tasks = env.tasks(&selection).unwrap();
-    Plan { env, tasks, group_size, config: config(), seed: 11, only: None, width: 8 }
+    Plan { env, tasks, group_size, config: config(), seed: 11, only: None, width: 8, panel: Panel::default() }
 }
 
 fn open(dir: &Path) -> Arc<Log> {
@@ -67,7 +72,7 @@ fn sampled(seed: u64) -> Box<dyn Actor> {
     );
     let decoder = Decoder::init(Config::from_json(json.as_bytes()).unwrap(), seed).unwrap();
     let policy = LocalPolicy::new("random", decoder, chat.clone(), Limits::default()).unwrap();
-    let sampler = Sampler { temperature: 1.0, max_tokens: config().max_tokens };
+    let sampler = Sampler::whole(1.0, config().max_tokens);
     Box::new(Sampled::new(Box::new(policy), Arc::new(chat), sampler, config().context))
 }
 

@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use rao_engine::Scheduler;
+use rao_envs::judge::Spec;
 use rao_envs::textcraft::{Verify, Worlds};
+use rao_policy::served::Address;
 use rao_store::RolloutId;
 
 use super::repls::{PythonArgs, ReplName};
+use super::served::{self, ServedArgs};
 
 /// Where the log is.
 #[derive(Args, Clone, Debug)]
@@ -41,6 +45,23 @@ pub(crate) enum EnvName {
     Textcraft,
 }
 
+impl EnvName {
+    /// The name in manifests and in [`rao_envs::catalog`].
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            EnvName::Textcraft => "textcraft",
+        }
+    }
+}
+
+/// One of an environment's own options.
+fn env_option(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE".into()),
+    }
+}
+
 /// Training or validation tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SplitName {
@@ -70,20 +91,25 @@ fn count(text: &str) -> Result<Count, String> {
 /// Where data files are looked for: named, or found through the environment.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DataArgs {
-    /// Folder of TextCraft-Synth's own files [default: textcraft-synth in $RAO_LOG_DATA, if it is there]. Without one,
-    /// tasks are generated.
-    #[arg(long, value_name = "DIR")]
+    /// A file or folder with tasks, in one of the environment's own formats [default for textcraft: textcraft-synth in
+    /// $RAO_LOG_DATA, if it is there]. Without one, tasks are generated.
+    #[arg(long, value_name = "PATH")]
     pub(crate) data: Option<PathBuf>,
 }
 
 impl DataArgs {
-    /// The folder to load tasks from, if there is one.
+    /// What to load TextCraft's tasks from, if it is there.
     pub(crate) fn folder(&self) -> Option<PathBuf> {
+        self.of_env("textcraft")
+    }
+
+    /// What to load an environment's tasks from, if it is there. Only TextCraft's own files are looked for unnamed.
+    pub(crate) fn of_env(&self, env: &str) -> Option<PathBuf> {
         let found = || {
             let folder = PathBuf::from(std::env::var_os("RAO_LOG_DATA")?).join("textcraft-synth");
             folder.is_dir().then_some(folder)
         };
-        self.data.clone().or_else(found)
+        self.data.clone().or_else(|| if env == "textcraft" { found() } else { None })
     }
 }
 
@@ -96,8 +122,8 @@ pub(crate) struct TaskArgs {
     /// How many tasks, or `all` where they have an end.
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Tasks")]
     pub(crate) tasks: Option<Count>,
-    /// Presets, separated by commas: tiny, easy, medium, hard, extreme.
-    #[arg(long, value_name = "NAMES", default_value = "tiny", value_delimiter = ',', help_heading = "Tasks")]
+    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Tasks")]
     pub(crate) preset: Vec<String>,
     #[command(flatten)]
     pub(crate) data: DataArgs,
@@ -107,10 +133,13 @@ pub(crate) struct TaskArgs {
     /// Seed of tasks, their order and everything random in their rollouts.
     #[arg(long, value_name = "S", default_value_t = 0, help_heading = "Tasks")]
     pub(crate) seed: u64,
-    /// What counts as success: items gained (delta), items crafted (ledger), or both.
+    /// An option of the environment's own; see its guide page. More than one: separated by commas, or repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = env_option, value_delimiter = ',', help_heading = "Tasks")]
+    pub(crate) env_option: Vec<(String, String)>,
+    /// textcraft: what counts as success: items gained (delta), items crafted (ledger), or both.
     #[arg(long, value_name = "MODE", default_value = "delta", help_heading = "Tasks")]
     pub(crate) verify: Verify,
-    /// Generated tasks: one shared world of recipes, or a fresh one for each task.
+    /// textcraft: generated tasks: one shared world of recipes, or a fresh one for each task.
     #[arg(long, value_name = "KIND", default_value = "shared", help_heading = "Tasks")]
     pub(crate) worlds: Worlds,
 }
@@ -133,6 +162,24 @@ pub(crate) enum PromptName {
     Brief,
 }
 
+/// In which order nodes go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchedulerName {
+    /// All ready nodes act as one batch.
+    Rounds,
+    /// Each node goes on as soon as its own answer is there.
+    Arrival,
+}
+
+impl SchedulerName {
+    pub(crate) fn scheduler(self) -> Scheduler {
+        match self {
+            SchedulerName::Rounds => Scheduler::Rounds,
+            SchedulerName::Arrival => Scheduler::Arrival,
+        }
+    }
+}
+
 /// How agents run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineArgs {
@@ -141,9 +188,9 @@ pub(crate) struct EngineArgs {
         default_value = "false", action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true,
         help_heading = "Agents")]
     pub(crate) flat: bool,
-    /// Context window of every node, in tokens.
-    #[arg(long, value_name = "N", default_value_t = 8192, help_heading = "Agents")]
-    pub(crate) context: u32,
+    /// Context window of every node, in tokens [default: the environment's].
+    #[arg(long, value_name = "N", help_heading = "Agents")]
+    pub(crate) context: Option<u32>,
     /// The deepest depth a node may have [default: the environment's].
     #[arg(long, value_name = "D", help_heading = "Agents")]
     pub(crate) max_depth: Option<u32>,
@@ -153,7 +200,7 @@ pub(crate) struct EngineArgs {
     /// Nodes a tree may have.
     #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Agents")]
     pub(crate) max_nodes: u32,
-    /// Tokens a completion may have [default: 256 with brief prompts, 1024 with full ones].
+    /// Tokens a completion may have [default: 256 with brief prompts; with full ones the environment's, or 1024].
     #[arg(long, value_name = "N", help_heading = "Agents")]
     pub(crate) max_tokens: Option<u32>,
     /// Whether steps are counted for each agent or for the whole tree.
@@ -162,12 +209,23 @@ pub(crate) struct EngineArgs {
     /// The sampler's temperature [default: 1; eval: 0]. 0 always takes the most probable token.
     #[arg(long, value_name = "T", help_heading = "Agents")]
     pub(crate) temperature: Option<f32>,
+    /// Draw only from the most probable tokens that together have this probability; for served policies [default: 1].
+    #[arg(long, value_name = "P", help_heading = "Agents")]
+    pub(crate) top_p: Option<f32>,
     /// How much prompts say [default: brief for tokenizers of at most 4096 entries, else full].
     #[arg(long, value_enum, help_heading = "Agents")]
     pub(crate) prompt: Option<PromptName>,
     /// Weight of the delegation bonus in the reward (Eq. 1) [default: the environment's].
     #[arg(long, value_name = "L", help_heading = "Agents")]
     pub(crate) lambda: Option<f64>,
+    /// Who judges roots that the environment does not judge itself: exact, f1:THRESHOLD, recorded:LOG or llm:URL [default:
+    /// the environment's].
+    #[arg(long, value_name = "JUDGE", help_heading = "Agents")]
+    pub(crate) judge: Option<Spec>,
+    /// Who judges children that the environment does not judge itself; also root, for the root's success [default: the
+    /// environment's].
+    #[arg(long, value_name = "JUDGE", help_heading = "Agents")]
+    pub(crate) child_judge: Option<Spec>,
     /// Do not end nodes that repeat themselves.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
         default_value = "false", action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true,
@@ -179,6 +237,9 @@ pub(crate) struct EngineArgs {
     /// Mebibytes that a node's Python session may hold.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Agents")]
     pub(crate) cell_memory: Option<u32>,
+    /// In which order nodes go on: in rounds, the same every time, or as answers arrive, which the log keeps as a fact.
+    #[arg(long, value_enum, default_value = "rounds", help_heading = "Agents")]
+    pub(crate) scheduler: SchedulerName,
     /// The Python engine that cells run in.
     #[arg(long, value_enum, default_value = "monty", help_heading = "Agents")]
     pub(crate) repl: ReplName,
@@ -187,18 +248,22 @@ pub(crate) struct EngineArgs {
 }
 
 /// Who acts.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PolicyArgs {
-    /// Who acts: oracle, noisy, mini, or local:DIR for a model folder [default: mini, or the policy that recorded].
+    /// Who acts: oracle, noisy, mini, local:DIR for a model folder, or openai:URL for a server [default: mini, or the
+    /// policy that recorded].
     #[arg(long, value_name = "POLICY", value_parser = policy, help_heading = "Policy")]
     pub(crate) policy: Option<PolicyName>,
-    /// Tokenizer of scripted policies: mini, bytes, a model folder, or a tokenizer.json [default: mini].
+    /// Tokenizer of scripted and served policies: mini, bytes, a model folder, or a tokenizer.json [default: mini; a
+    /// server that takes tokens needs that of its model].
     #[arg(long, value_name = "WHICH", help_heading = "Policy")]
     pub(crate) tokenizer: Option<String>,
     /// A low-rank adapter on the weights of --policy, in peft's layout. A folder that `train --lora` made needs no more than
     /// local:DIR.
     #[arg(long, value_name = "DIR", help_heading = "Policy")]
     pub(crate) adapter: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) server: ServedArgs,
 }
 
 /// A policy by name.
@@ -208,6 +273,7 @@ pub(crate) enum PolicyName {
     Noisy,
     Mini,
     Local(PathBuf),
+    Served(Address),
 }
 
 /// Reads a policy's name.
@@ -217,7 +283,8 @@ pub(crate) fn policy(text: &str) -> Result<PolicyName, String> {
         None if text == "noisy" => Ok(PolicyName::Noisy),
         None if text == "mini" => Ok(PolicyName::Mini),
         Some(("local", folder)) if !folder.is_empty() => Ok(PolicyName::Local(PathBuf::from(folder))),
-        _ => Err("choose oracle, noisy, mini or local:DIR".into()),
+        Some(("openai", address)) => served::address(address),
+        _ => Err("choose oracle, noisy, mini, local:DIR or openai:URL".into()),
     }
 }
 
@@ -260,6 +327,7 @@ pub(crate) fn demo_tasks(tasks: Count, seed: u64) -> TaskArgs {
         data: DataArgs { data: None },
         split: None,
         seed,
+        env_option: Vec::new(),
         verify: Verify::default(),
         worlds: Worlds::default(),
     }
@@ -269,18 +337,22 @@ pub(crate) fn demo_tasks(tasks: Count, seed: u64) -> TaskArgs {
 pub(crate) fn engine_defaults() -> EngineArgs {
     EngineArgs {
         flat: false,
-        context: 8192,
+        context: None,
         max_depth: None,
         max_steps: None,
         max_nodes: 128,
         max_tokens: None,
         budget: BudgetName::PerAgent,
         temperature: None,
+        top_p: None,
         prompt: None,
         lambda: None,
+        judge: None,
+        child_judge: None,
         no_loop_guard: false,
         cell_time: None,
         cell_memory: None,
+        scheduler: SchedulerName::Rounds,
         repl: ReplName::Monty,
         python: PythonArgs::default(),
     }

@@ -103,14 +103,22 @@ impl From<LogError> for Failure {
 
 impl From<PolicyError> for Failure {
     fn from(error: PolicyError) -> Self {
-        Failure::new(Code::Unavailable, error.to_string())
+        match error {
+            PolicyError::Served(error) => error.into(),
+            error => Failure::new(Code::Unavailable, error.to_string()),
+        }
     }
 }
 
 impl From<EnvError> for Failure {
     fn from(error: EnvError) -> Self {
         let code = match error {
-            EnvError::UnknownPreset { .. } | EnvError::TooFewTasks { .. } | EnvError::Setting { .. } => Code::Usage,
+            EnvError::UnknownPreset { .. }
+            | EnvError::TooFewTasks { .. }
+            | EnvError::Setting { .. }
+            | EnvError::UnknownEnvironment { .. }
+            | EnvError::UnknownOption { .. }
+            | EnvError::NeedsData { .. } => Code::Usage,
             _ => Code::Other,
         };
         Failure::new(code, error.to_string())

@@ -14,7 +14,7 @@ use super::out::Out;
 use super::policies::{self, Loaded};
 use super::recording::{self, SELECTION_FACT, Setup};
 use super::repls::{self, PythonArgs};
-use super::{open, table};
+use super::{judges, open, table};
 
 /// The event that a text names, as the last one that forks share with their base.
 pub(crate) fn named(source: &dyn EventSource, text: &str) -> Result<ForkBase, Failure> {
@@ -88,6 +88,7 @@ pub(crate) fn setup(
     let selection = open::fact(&base_host, SELECTION_FACT).unwrap_or_default().to_owned();
     let mut host = recording::facts_with(selection, loaded.folder());
     host.facts.push((FORK_FACT.to_owned(), address(&base.place)));
+    loaded.add_facts(&mut host);
     let seed = seed.unwrap_or(base.started.seed);
     assemble(base, &base_run, host, loaded, (members, seed), means)
 }
@@ -127,8 +128,9 @@ fn assemble(
     let env = open::recorded_environment(like, means.data)?;
     let actor = policy.into_actor(&config);
     let manifest = fork::manifest(like, members, seed, &actor.identity());
-    let plan =
-        Plan { env, tasks: vec![base.task()?], group_size: members, config, seed, only: None, width: means.width };
+    let panel = judges::recorded(&config)?;
+    let (tasks, width) = (vec![base.task()?], means.width);
+    let plan = Plan { env, tasks, group_size: members, config, seed, only: None, width, panel };
     Ok(Forking { base, manifest, setup: Setup { plan, actor, repl, host } })
 }
 

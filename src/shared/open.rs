@@ -125,7 +125,7 @@ pub(crate) fn tree(events: &[Event]) -> Result<Tree, Failure> {
 
 /// The environment that a run was recorded in.
 pub(crate) fn recorded_environment(started: &RunStarted, data: &DataArgs) -> Result<Arc<dyn Environment>, Failure> {
-    Ok(recorded::environment(started, data.folder())?)
+    Ok(recorded::environment(started, data.of_env(&started.env))?)
 }
 
 impl From<RecordedError> for Failure {
@@ -134,7 +134,7 @@ impl From<RecordedError> for Failure {
             RecordedError::Env(error) => return error.into(),
             RecordedError::Policy(error) => return error.into(),
             RecordedError::Settings { .. } => Code::Integrity,
-            RecordedError::NoPolicy { .. } => Code::Unavailable,
+            RecordedError::NoPolicy { .. } | RecordedError::NoJudge { .. } => Code::Unavailable,
             _ => Code::Usage,
         };
         Failure::new(code, error.to_string())

@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
+use rao_engine::{Actor, EngineConfig, Sampled, Scripted, ServedActor};
 use rao_envs::Script;
-use rao_policy::{Chat, Decoder, Limits, LocalPolicy, Policy as _, Sampler};
+use rao_policy::served::Served;
+use rao_policy::{Chat, Limits, LocalPolicy, Policy as _, Sampler};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
 
 use super::args::{PolicyArgs, PolicyName};
 use super::exit::{Code, Failure};
 use super::open;
+use super::served::{self, Facts, ServedArgs, ServerName};
 
 pub(crate) use rao_replay::recorded::MODEL_FACT;
 
@@ -22,6 +24,7 @@ const BRIEF_VOCABULARY: usize = 4096;
 pub(crate) enum Loaded {
     Scripted(Script, Arc<Chat>),
     Local(Box<LocalPolicy>, Option<PathBuf>),
+    Served(Box<Served>, Facts),
 }
 
 impl Loaded {
@@ -29,20 +32,32 @@ impl Loaded {
         match self {
             Loaded::Scripted(_, chat) => Arc::clone(chat),
             Loaded::Local(policy, _) => Arc::new(policy.chat().clone()),
+            Loaded::Served(served, _) => Arc::new(served.chat().clone()),
+        }
+    }
+
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(self, Loaded::Served(..))
+    }
+
+    /// Adds what a run notes of where its policy was.
+    pub(crate) fn add_facts(&self, host: &mut HostFacts) {
+        if let Loaded::Served(_, facts) = self {
+            facts.add_to(host);
         }
     }
 
     /// The folder that its weights came from.
     pub(crate) fn folder(&self) -> Option<&Path> {
         match self {
-            Loaded::Scripted(..) => None,
+            Loaded::Scripted(..) | Loaded::Served(..) => None,
             Loaded::Local(_, folder) => folder.as_deref(),
         }
     }
 
     /// Whether brief prompts are the default for it.
     pub(crate) fn is_tiny(&self) -> bool {
-        self.chat().vocab_size() <= BRIEF_VOCABULARY
+        !self.is_served() && self.chat().vocab_size() <= BRIEF_VOCABULARY
     }
 
     /// Positions that its model has.
@@ -50,6 +65,7 @@ impl Loaded {
         match self {
             Loaded::Scripted(..) => None,
             Loaded::Local(policy, _) => Some(policy.decoder().config().max_positions),
+            Loaded::Served(served, _) => served.window().map(|window| window as usize),
         }
     }
 
@@ -58,9 +74,10 @@ impl Loaded {
         match self {
             Loaded::Scripted(script, _) => Box::new(Scripted::new(script, chat)),
             Loaded::Local(policy, _) => {
-                let sampler = Sampler { temperature: config.temperature, max_tokens: config.max_tokens };
+                let sampler = Sampler::whole(config.temperature, config.max_tokens);
                 Box::new(Sampled::new(policy, chat, sampler, config.context))
             }
+            Loaded::Served(served, _) => Box::new(ServedActor::new(*served, config)),
         }
     }
 }
@@ -70,28 +87,25 @@ pub(crate) fn load(args: &PolicyArgs) -> Result<Loaded, Failure> {
     let name = args.policy.clone().unwrap_or(PolicyName::Mini);
     match &args.adapter {
         Some(adapter) => load_adapted(&name, adapter),
-        None => load_named(&name, args.tokenizer.as_deref()),
+        None => load_named(&name, args.tokenizer.as_deref(), &args.server),
     }
 }
 
 /// A model with an adapter. In the log it goes by the adapter's folder, which names its base model.
 fn load_adapted(name: &PolicyName, adapter: &Path) -> Result<Loaded, Failure> {
-    let (decoder, chat) = match name {
-        PolicyName::Mini => {
-            let policy = rao_policy::mini()?;
-            let chat = policy.chat().clone();
-            (policy.into_decoder(), chat)
-        }
-        PolicyName::Local(folder) => (Decoder::load(folder)?, Chat::load(folder)?),
+    let base = match name {
+        PolicyName::Mini => rao_policy::mini()?,
+        PolicyName::Local(path) => LocalPolicy::load(path, Limits::default())?,
         _ => return Err(Failure::usage("only models have adapters").help("choose --policy mini or local:DIR")),
     };
     let folder = adapter.canonicalize().unwrap_or_else(|_| adapter.to_owned());
     let name = folder.file_name().map_or_else(|| "adapter".into(), |name| name.to_string_lossy().into_owned());
-    let policy = LocalPolicy::new(&name, decoder.load_adapter(adapter)?, chat, Limits::default())?;
+    let chat = base.chat().clone();
+    let policy = LocalPolicy::new(&name, base.into_decoder().load_adapter(adapter)?, chat, Limits::default())?;
     Ok(Loaded::Local(Box::new(policy), Some(folder)))
 }
 
-fn load_named(name: &PolicyName, tokenizer: Option<&str>) -> Result<Loaded, Failure> {
+fn load_named(name: &PolicyName, tokenizer: Option<&str>, server: &ServedArgs) -> Result<Loaded, Failure> {
     let scripted = |script| Ok(Loaded::Scripted(script, Arc::new(chat(tokenizer.unwrap_or("mini"))?)));
     match name {
         PolicyName::Oracle => scripted(Script::Oracle),
@@ -105,6 +119,12 @@ fn load_named(name: &PolicyName, tokenizer: Option<&str>) -> Result<Loaded, Fail
             let policy = LocalPolicy::load(folder, Limits::default())?;
             let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
             Ok(Loaded::Local(Box::new(policy), Some(folder)))
+        }
+        PolicyName::Served(address) => {
+            let own = (server.server == Some(ServerName::Text)).then_some("mini");
+            let which = tokenizer.or(own);
+            let (served, facts) = served::connect(address, server, which, which.map(chat).transpose()?)?;
+            Ok(Loaded::Served(served, facts))
         }
     }
 }
@@ -139,6 +159,7 @@ fn recorded_name(started: &RunStarted, host: &HostFacts) -> Result<PolicyName, F
                 Err(Failure::new(Code::Unavailable, message).help("name it with `--policy local:DIR`"))
             }
         },
+        (kind, _) if served::is_served(kind) => served::recorded(started, host),
         (kind, name) => {
             let message =
                 format!("the run was recorded with policy `{name}` of kind `{kind}`, which this program does not know");
@@ -153,9 +174,13 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         Some(name) => name.clone(),
         None => recorded_name(started, host)?,
     };
-    let loaded = match &args.adapter {
-        Some(adapter) => load_adapted(&name, adapter)?,
-        None => load_named(&name, args.tokenizer.as_deref())?,
+    let loaded = match (&name, &args.adapter) {
+        (name, Some(adapter)) => load_adapted(name, adapter)?,
+        (PolicyName::Served(_), None) => {
+            let (server, tokenizer) = served::recorded_args(host, &args.server);
+            load_named(&name, args.tokenizer.as_deref().or(tokenizer.as_deref()), &server)?
+        }
+        (name, None) => load_named(name, args.tokenizer.as_deref(), &args.server)?,
     };
     let tokenizer = Digest(loaded.chat().digest());
     if tokenizer != started.policy.tokenizer {
@@ -165,7 +190,19 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
             tokenizer.short()
         );
         return Err(Failure::usage(message)
-            .help("name the right one with `--tokenizer` (scripted policies) or `--policy local:DIR`"));
+            .help("name the right one with `--tokenizer` (scripted and served policies) or `--policy local:DIR`"));
+    }
+    if let (Loaded::Served(now, _), None) = (&loaded, &args.policy)
+        && now.name() != started.policy.name
+    {
+        let message = format!(
+            "the run was recorded with the model `{}`, but {} now serves `{}`",
+            started.policy.name,
+            now.address(),
+            now.name()
+        );
+        let failure = Failure::new(Code::Unavailable, message);
+        return Err(failure.help("name a server that still has it with `--policy openai:URL`"));
     }
     if let (Loaded::Local(policy, _), None) = (&loaded, &args.policy) {
         let weights = Some(Digest(policy.identity().weights));
@@ -184,6 +221,15 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         }
     }
     Ok(loaded)
+}
+
+/// The policy that samples a run's tokens again, to be compared with those of the log.
+pub(crate) fn to_sample_again(started: &RunStarted, host: &HostFacts, args: &PolicyArgs) -> Result<Loaded, Failure> {
+    let by_server = match &args.policy {
+        Some(name) => matches!(name, PolicyName::Served(_)),
+        None => served::is_served(&started.policy.kind),
+    };
+    if by_server { Err(served::refuse_tokens(started)) } else { recorded(started, host, args) }
 }
 
 /// The model that a training starts from when none is named: the one that recorded the run, or mini for scripted runs.

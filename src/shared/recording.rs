@@ -10,15 +10,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rao_engine::record::{self, Plan, Recorded};
 use rao_engine::repl::{CellLimits, ReplEngine};
 use rao_engine::rounds::Standing;
-use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError};
-use rao_envs::textcraft::{TextCraft, TextCraftConfig};
-use rao_envs::{Environment, PromptStyle, Selection, Split};
+use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Judges};
+use rao_envs::judge::Panel;
+use rao_envs::{EnvSettings, Environment, Options, PromptStyle, Selection, Split, catalog};
 use rao_store::event::HostFacts;
 use rao_store::{EventSource, Log, RolloutId, RunId};
 use serde::{Deserialize, Serialize};
 
 use super::args::{BudgetName, Count, DataArgs, EngineArgs, EnvName, PolicyArgs, PromptName, SplitName, TaskArgs};
 use super::exit::{Code, Failure};
+use super::judges;
 use super::open;
 use super::policies::{self, Loaded, MODEL_FACT};
 use super::repls::{self, PythonArgs};
@@ -77,19 +78,21 @@ pub(crate) fn stored_presets(host: &HostFacts) -> Option<String> {
 
 /// The environment that flags describe.
 pub(crate) fn environment(tasks: &TaskArgs) -> Result<Arc<dyn Environment>, Failure> {
-    match tasks.env {
-        EnvName::Textcraft => {
-            let (verify, worlds) = (tasks.verify, tasks.worlds);
-            // Tiny tasks are always generated: a folder that merely happens to be there must not become a part of the run.
-            let is_tiny = tasks.preset.iter().all(|preset| preset == "tiny");
-            let data = if is_tiny { tasks.data.data.clone() } else { tasks.data.folder() };
-            Ok(Arc::new(TextCraft::new(TextCraftConfig { verify, worlds, data, ..TextCraftConfig::default() })?))
+    let mut options = Options::default();
+    let mut data = tasks.data.data.clone();
+    if tasks.env == EnvName::Textcraft {
+        options = options.with("verify", tasks.verify.to_string()).with("worlds", tasks.worlds.to_string());
+        // Tiny tasks are always generated: a folder that merely happens to be there must not become a part of the run.
+        if !tasks.preset.iter().all(|preset| preset == "tiny") {
+            data = tasks.data.folder();
         }
     }
+    let options = tasks.env_option.iter().fold(options, |options, (name, value)| options.with(name, value));
+    Ok(catalog::open(tasks.env.name(), &EnvSettings { data, options })?)
 }
 
 /// The tasks that flags choose.
-pub(crate) fn selection(tasks: &TaskArgs, choices: &Choices) -> Selection {
+pub(crate) fn selection(env: &dyn Environment, tasks: &TaskArgs, choices: &Choices) -> Selection {
     let split = match tasks.split {
         Some(SplitName::Train) => Split::Train,
         Some(SplitName::Val) => Split::Val,
@@ -100,7 +103,11 @@ pub(crate) fn selection(tasks: &TaskArgs, choices: &Choices) -> Selection {
         Some(Count::Some(count)) => Some(count),
         None => Some(choices.tasks),
     };
-    Selection { presets: tasks.preset.clone(), split, count, seed: tasks.seed }
+    let mut presets = tasks.preset.clone();
+    if presets.is_empty() {
+        presets.push(env.default_preset().to_owned());
+    }
+    Selection { presets, split, count, seed: tasks.seed }
 }
 
 /// The engine's settings that flags choose, for this environment and policy.
@@ -109,6 +116,7 @@ pub(crate) fn engine_config(
     env: &dyn Environment,
     presets: &[String],
     policy: &Loaded,
+    panel: Option<&Panel>,
     temperature: f32,
 ) -> Result<EngineConfig, Failure> {
     let defaults = env.defaults(presets);
@@ -121,6 +129,9 @@ pub(crate) fn engine_config(
     let steps = if engine.flat { defaults.max_steps_flat } else { defaults.max_steps };
     let mut cell = CellLimits::default();
     cell.time_ms = engine.cell_time.unwrap_or(cell.time_ms);
+    cell.output_chars = defaults.output_chars;
+    cell.reject_while = defaults.guards.no_while;
+    cell.reject_input = defaults.guards.no_input;
     cell.memory = engine.cell_memory.map_or(cell.memory, |mib| (mib as usize) << 20);
     let config = EngineConfig {
         recursive: !engine.flat,
@@ -131,16 +142,27 @@ pub(crate) fn engine_config(
             BudgetName::Shared => BudgetModel::Shared,
         },
         max_nodes: engine.max_nodes,
-        context: engine.context,
-        max_tokens: engine.max_tokens.unwrap_or(if prompt == PromptStyle::Brief { 256 } else { 1024 }),
+        context: engine.context.unwrap_or(defaults.context),
+        max_tokens: engine.max_tokens.unwrap_or(match prompt {
+            PromptStyle::Brief => 256,
+            PromptStyle::Full => defaults.max_tokens.unwrap_or(1024),
+        }),
         temperature: engine.temperature.unwrap_or(temperature),
         prompt,
         loop_guard: !engine.no_loop_guard,
         lambda: engine.lambda.unwrap_or(defaults.lambda),
         cell,
+        scheduler: engine.scheduler.scheduler(),
+        ancestors: defaults.shows_ancestors,
+        judges: panel.map(Judges::of),
+        top_p: engine.top_p.unwrap_or(1.0),
     };
     config.check().map_err(Failure::usage)?;
     check_positions(&config, policy)?;
+    if config.top_p < 1.0 && !policy.is_served() {
+        let failure = Failure::usage("--top-p is for served policies: a local model samples its whole distribution");
+        return Err(failure.help("leave --top-p out"));
+    }
     Ok(config)
 }
 
@@ -174,10 +196,12 @@ pub(crate) fn setup_with(
     choices: Choices,
 ) -> Result<Setup, Failure> {
     let env = environment(tasks)?;
-    let selection = selection(tasks, &choices);
-    let config = engine_config(engine, &*env, &selection.presets, &policy, choices.temperature)?;
+    let selection = selection(&*env, tasks, &choices);
+    let panel = judges::panel(&*env, engine.judge.as_ref(), engine.child_judge.as_ref())?;
+    let config = engine_config(engine, &*env, &selection.presets, &policy, panel.as_ref(), choices.temperature)?;
     let chosen = env.tasks(&selection)?;
-    let host = host_facts(&selection, policy.folder());
+    let mut host = host_facts(&selection, policy.folder());
+    policy.add_facts(&mut host);
     let actor = policy.into_actor(&config);
     let plan = Plan {
         env,
@@ -187,6 +211,7 @@ pub(crate) fn setup_with(
         seed: selection.seed,
         only: choices.only,
         width: choices.width,
+        panel: panel.unwrap_or_default(),
     };
     let wanted = plan.only.as_ref().map_or(1, Vec::len);
     if plan.rollouts().is_empty() || (plan.only.is_some() && plan.rollouts().len() < wanted) {
@@ -234,6 +259,7 @@ pub(crate) fn resume_setup(
         seed: started.seed,
         only: Some(started.rollouts.clone()),
         width,
+        panel: judges::recorded(&config)?,
     };
     let actor = loaded.into_actor(&config);
     if actor.identity() != started.policy {

@@ -39,6 +39,12 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings, resources: Resources
             let failure = Failure::usage("a scripted policy has no weights to train");
             Err(failure.help("choose --model mini or --model DIR"))
         }
+        PolicyName::Served(_) => {
+            let failure = Failure::usage(
+                "the weights of a served policy are where its server is: they cannot be trained from here",
+            );
+            Err(failure.help("name the folder of the same model, with the same tokenizer.json, with --model DIR"))
+        }
     }
 }
 

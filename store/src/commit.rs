@@ -1,26 +1,30 @@
-//! Appends from submission to acknowledgement: one committer thread, which commits whatever waits, and behind it one
+//! Appends from submission to acknowledgement: one committer thread, which commits whatever waits. Behind it stands the
 //! applier thread, which carries committed events into the ordered store and writes the manifest.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
-use crossbeam::channel::{Receiver, Sender};
+use crossbeam::channel::{self, Receiver, Sender};
+use crossbeam::select;
 
+use crate::apply::{Applied, Commit};
 use crate::digest::chain_content;
+use crate::durability::Durability;
 use crate::error::LogError;
 use crate::event::Kind;
+use crate::fetch::{Frames, Slots, Source};
 use crate::files::Files;
-use crate::frame::{self, Parts, StreamKey, stream_key};
+use crate::frame::{self, HEADER_LEN, Parts, StreamKey, stream_key};
 use crate::id::{Digest, Seq, Stream};
-use crate::index::{Entry, Index, Place};
+use crate::index::{Entry, Place};
 use crate::journal::{Journal, JournalWriter};
-use crate::manifest::{Manifest, Mark};
 use crate::ordered::Ordered;
-use crate::scan::Scan;
+use crate::payload::{self, PayloadPlaces, Payloads, Piece};
 use crate::sealed::Sealed;
-use crate::source::Head;
+use crate::source::{Filter, Head};
 
 /// A commit takes no further submission once it has this many bytes.
 const COMMIT_BYTES: usize = 4 << 20;
@@ -30,12 +34,16 @@ const COMMIT_BYTES: usize = 4 << 20;
 pub enum Expected {
     /// At the end, wherever that is.
     Any,
-    /// The first event must get this number; otherwise nothing is appended and the answer is
-    /// [`LogError::Conflict`]. A writer that knows its stream's end uses this, and learns of any other writer.
+    /// The first event has this number. A writer that knows its stream's end uses this, and learns of any other writer:
+    /// if another event has the number, nothing is appended and the answer is [`LogError::Conflict`].
+    ///
+    /// An append can be repeated: events that already stand at these numbers with the same bodies are not appended again,
+    /// those that are missing at the end are, and the acknowledgement is that of the first time. So an event is known by
+    /// its stream, its number and its content, and whoever did not hear of an acknowledgement submits once more.
     Exactly(Seq),
 }
 
-/// The durable positions of an append's events: `first..=last`.
+/// The positions of an append's events: `first..=last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// The first event's number.
@@ -60,7 +68,7 @@ pub(crate) enum TicketState {
 }
 
 impl Ticket {
-    /// Waits until the events are durable.
+    /// Waits until the append is acknowledged: with [`Durability::Durable`], until its events are durable.
     ///
     /// # Errors
     /// Whatever kept them from it: [`LogError::Conflict`], [`LogError::Io`], [`LogError::Tokens`] and others. The log
@@ -83,6 +91,15 @@ pub(crate) struct Encoded {
     pub(crate) kind: Kind,
     pub(crate) layout: u16,
     pub(crate) bytes: Vec<u8>,
+    /// The parts of it that are stored on their own.
+    pub(crate) payloads: Vec<Piece>,
+}
+
+impl Encoded {
+    pub(crate) fn new(kind: Kind, layout: u16, bytes: Vec<u8>) -> Self {
+        let payloads = payload::find(kind, layout, &bytes);
+        Encoded { kind, layout, bytes, payloads }
+    }
 }
 
 #[derive(Debug)]
@@ -99,8 +116,8 @@ pub(crate) struct Submission {
 #[derive(Debug)]
 pub(crate) enum Message {
     Append(Submission),
-    /// Answered once everything before it is.
-    Barrier(Sender<()>),
+    /// Answered once everything before it is answered and durable.
+    Barrier(Sender<Result<(), LogError>>),
 }
 
 /// What the threads and the readers of an open log share.
@@ -112,6 +129,8 @@ pub(crate) struct Shared {
     /// The streams' acknowledged ends.
     pub(crate) heads: RwLock<BTreeMap<StreamKey, Head>>,
     pub(crate) ordered: RwLock<Ordered>,
+    /// Where long texts stand in the journal.
+    pub(crate) payloads: RwLock<PayloadPlaces>,
     /// The archives, which do not change while the log is open.
     pub(crate) sealed: Sealed,
     /// Failed commits so far.
@@ -141,13 +160,13 @@ impl Progress {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn advance(&self) {
+    pub(crate) fn advance(&self) {
         *self.applied() += 1;
         self.moved.notify_all();
     }
 
     /// Lets no reader wait for an applier that has ended.
-    fn release(&self) {
+    pub(crate) fn release(&self) {
         *self.applied() = u64::MAX;
         self.moved.notify_all();
     }
@@ -157,16 +176,11 @@ impl Shared {
     pub(crate) fn head(&self, key: &StreamKey) -> Option<Head> {
         self.heads.read().unwrap_or_else(PoisonError::into_inner).get(key).copied()
     }
-}
 
-/// A durable commit on its way to the ordered store.
-#[derive(Debug)]
-pub(crate) struct Commit {
-    bytes: Vec<u8>,
-    start: u64,
-    events: Vec<(Stream, Entry)>,
-    heads: Vec<(StreamKey, Head)>,
-    end: Mark,
+    /// Where events are read from.
+    pub(crate) fn source(&self) -> Source<'_> {
+        Source { journal: &self.journal, payloads: &self.payloads }
+    }
 }
 
 /// A commit being put together.
@@ -175,7 +189,10 @@ struct Draft {
     bytes: Vec<u8>,
     events: Vec<(Stream, Entry)>,
     heads: BTreeMap<StreamKey, Head>,
+    payloads: PayloadPlaces,
     replies: Vec<(Reply, Ack)>,
+    /// Whether an event in it ends a run.
+    ends_run: bool,
 }
 
 /// The committer thread: the only one that writes to the journal.
@@ -183,15 +200,29 @@ pub(crate) struct Committer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) writer: JournalWriter,
     pub(crate) inbox: Receiver<Message>,
-    pub(crate) outbox: Sender<Commit>,
+    pub(crate) outbox: Sender<Applied>,
+    pub(crate) durability: Durability,
+    /// Speaks when what is written must become durable; never, while nothing is due.
+    pub(crate) timer: Receiver<Instant>,
+    /// Whether the timer runs.
+    pub(crate) is_timed: bool,
     /// Why the last commit failed, for those that were submitted behind it.
     pub(crate) last_failure: String,
 }
 
 impl Committer {
-    /// Runs until every sender of the inbox is gone.
-    pub(crate) fn run(mut self) {
-        while let Ok(first) = self.inbox.recv() {
+    /// Runs until every sender of the inbox is gone, and makes everything durable then.
+    pub(crate) fn run(mut self) -> Result<(), LogError> {
+        loop {
+            let message = select! {
+                recv(self.timer) -> _ => {
+                    // A failure poisons the journal, so the next append tells it.
+                    let _ = self.sync();
+                    continue;
+                }
+                recv(self.inbox) -> message => message,
+            };
+            let Ok(first) = message else { return self.sync() };
             let mut draft = Draft::default();
             let mut barriers = Vec::new();
             self.take(first, &mut draft, &mut barriers);
@@ -201,14 +232,26 @@ impl Committer {
                 self.take(next, &mut draft, &mut barriers);
             }
             self.commit(draft);
-            for barrier in barriers {
-                // Whoever asked may have stopped waiting.
-                let _ = barrier.send(());
+            self.answer(barriers);
+            // However much comes in, what is due is due.
+            if self.timer.try_recv().is_ok() {
+                let _ = self.sync();
             }
         }
     }
 
-    fn take(&mut self, message: Message, draft: &mut Draft, barriers: &mut Vec<Sender<()>>) {
+    fn answer(&mut self, barriers: Vec<Sender<Result<(), LogError>>>) {
+        if barriers.is_empty() {
+            return;
+        }
+        let synced = self.sync();
+        for barrier in barriers {
+            // Whoever asked may have stopped waiting.
+            let _ = barrier.send(synced.clone());
+        }
+    }
+
+    fn take(&mut self, message: Message, draft: &mut Draft, barriers: &mut Vec<Sender<Result<(), LogError>>>) {
         match message {
             Message::Barrier(reply) => barriers.push(reply),
             Message::Append(submission) => {
@@ -220,60 +263,157 @@ impl Committer {
     }
 
     /// Adds a submission's frames to the commit.
-    fn place(&mut self, submission: Submission, draft: &mut Draft) -> Result<(), (Reply, LogError)> {
+    fn place(&mut self, mut submission: Submission, draft: &mut Draft) -> Result<(), (Reply, LogError)> {
+        let count = submission.bodies.len() as u64;
+        let mut first = None;
+        if let Expected::Exactly(expected) = submission.expected
+            && expected.0 < self.next(submission.stream, draft).0
+        {
+            // What may be repeated must be readable.
+            self.commit(std::mem::take(draft));
+            match self.standing(&submission, expected) {
+                Ok(standing) => drop(submission.bodies.drain(..standing)),
+                Err(error) => return Err((submission.reply, error)),
+            }
+            first = Some(expected);
+        }
         let Submission { stream, expected, at_us, bodies, failures, reply } = submission;
         if failures < self.shared.failures.load(Ordering::SeqCst) {
             return Err((reply, LogError::AfterFailure { stream, reason: self.last_failure.clone() }));
         }
-        if draft.bytes.is_empty()
-            && let Err(error) = self.writer.make_room()
-        {
-            self.note_failure(&error);
-            return Err((reply, error));
-        }
         let key = stream_key(stream);
-        let mut head = draft.heads.get(&key).copied().or_else(|| self.shared.head(&key)).unwrap_or(Head::EMPTY);
+        let mut head = self.head(&key, draft);
         let next = Seq(head.count);
-        if let Expected::Exactly(expected) = expected
+        if let (Expected::Exactly(expected), None) = (expected, first)
             && expected != next
         {
             return Err((reply, LogError::Conflict { stream, expected, next }));
         }
-        let end = self.writer.end();
-        for body in bodies {
-            let start = draft.bytes.len();
-            let parts = Parts {
-                stream,
-                seq: Seq(head.count),
-                at_us,
-                kind: body.kind.code(),
-                layout: body.layout,
-                begins_commit: start == 0,
-                previous: head.chain,
-            };
-            let crc = frame::write(&mut draft.bytes, &parts, &body.bytes);
-            let written = draft.bytes.get(start..).unwrap_or_default();
-            head.chain = Digest::of(written);
-            if body.kind.is_content() {
-                head.content = chain_content(head.content, body.kind, body.layout, &body.bytes);
-            }
-            head.count += 1;
-            let len = u32::try_from(written.len()).unwrap_or(u32::MAX);
-            let place = Place { offset: end.offset + start as u64, file: end.file, len };
-            draft.events.push((stream, Entry { seq: parts.seq, at_us, place, crc, kind: body.kind }));
+        if draft.bytes.is_empty()
+            && let Err(error) = self.make_room()
+        {
+            self.note_failure(&error);
+            return Err((reply, error));
+        }
+        for body in &bodies {
+            self.write(stream, at_us, body, &mut head, draft);
+        }
+        let first = first.unwrap_or(next);
+        let ack = Ack { first, last: Seq(first.0 + count.saturating_sub(1)) };
+        if bodies.is_empty() {
+            // All of it stands already.
+            let _ = reply.send(Ok(ack));
+            return Ok(());
         }
         draft.heads.insert(key, head);
-        draft.replies.push((reply, Ack { first: next, last: Seq(head.count.saturating_sub(1)) }));
+        draft.replies.push((reply, ack));
         Ok(())
     }
 
-    /// Makes the commit durable, answers its submitters, and passes it on.
+    fn head(&self, key: &StreamKey, draft: &Draft) -> Head {
+        draft.heads.get(key).copied().or_else(|| self.shared.head(key)).unwrap_or(Head::EMPTY)
+    }
+
+    fn next(&self, stream: Stream, draft: &Draft) -> Seq {
+        Seq(self.head(&stream_key(stream), draft).count)
+    }
+
+    /// How many of a submission's events stand already, from its first on. Everything must be committed.
+    fn standing(&self, submission: &Submission, first: Seq) -> Result<usize, LogError> {
+        let (stream, bodies) = (submission.stream, &submission.bodies);
+        let next = self.shared.head(&stream_key(stream)).map_or(0, |head| head.count);
+        self.shared.progress.catch_up();
+        let end = next.min(first.0.saturating_add(bodies.len() as u64));
+        let slots = Slots::new(&self.shared.ordered, stream, first, end, &[]);
+        let mut standing = 0;
+        for (frame, body) in Frames::new(slots, self.shared.source(), &Filter::all()).zip(bodies) {
+            let frame = frame?;
+            if frame.kind()? != body.kind || frame.layout() != body.layout || frame.body() != body.bytes {
+                return Err(LogError::Conflict { stream, expected: first, next: Seq(next) });
+            }
+            standing += 1;
+        }
+        Ok(standing)
+    }
+
+    /// Before the frames of a commit are placed.
+    fn make_room(&mut self) -> Result<(), LogError> {
+        if !self.writer.is_full() {
+            return self.writer.check();
+        }
+        // A file is only begun once everything before it is durable.
+        self.sync()?;
+        self.writer.next_file()
+    }
+
+    /// Writes one event into the commit: its long texts, unless the journal has them, and its frame.
+    fn write(&self, stream: Stream, at_us: u64, body: &Encoded, head: &mut Head, draft: &mut Draft) {
+        for piece in &body.payloads {
+            self.write_payload(at_us, piece, &body.bytes, draft);
+        }
+        let start = draft.bytes.len();
+        let parts = Parts {
+            stream,
+            seq: Seq(head.count),
+            at_us,
+            kind: body.kind.code(),
+            layout: body.layout,
+            begins_commit: self.begins_commit(draft),
+            previous: head.chain,
+        };
+        let crc = if body.payloads.is_empty() {
+            let crc = frame::write(&mut draft.bytes, &parts, &body.bytes);
+            head.chain = Digest::of(draft.bytes.get(start..).unwrap_or_default());
+            crc
+        } else {
+            // The digest is that of the whole event, however it is stored.
+            let mut whole = Vec::with_capacity(HEADER_LEN + body.bytes.len());
+            frame::write(&mut whole, &parts, &body.bytes);
+            head.chain = Digest::of(&whole);
+            frame::write_short(&mut draft.bytes, &parts, &payload::shorten(&body.bytes, &body.payloads))
+        };
+        if body.kind.is_content() {
+            head.content = chain_content(head.content, body.kind, body.layout, &body.bytes);
+        }
+        head.count += 1;
+        draft.ends_run |= matches!(body.kind, Kind::RunFinished | Kind::TrainFinished);
+        let place = self.place_of(start, draft);
+        let body_len = u32::try_from(body.bytes.len()).unwrap_or(u32::MAX);
+        draft.events.push((stream, Entry { seq: parts.seq, at_us, place, crc, body_len, kind: body.kind }));
+    }
+
+    fn write_payload(&self, at_us: u64, piece: &Piece, body: &[u8], draft: &mut Draft) {
+        if draft.payloads.contains_key(&piece.digest) || self.shared.payloads.place(&piece.digest).is_some() {
+            return;
+        }
+        let start = draft.bytes.len();
+        let begins_commit = self.begins_commit(draft);
+        let bytes = body.get(piece.range.clone()).unwrap_or_default();
+        frame::write_payload(&mut draft.bytes, piece.digest, at_us, begins_commit, bytes);
+        let place = self.place_of(start, draft);
+        draft.payloads.insert(piece.digest, place);
+    }
+
+    /// A frame says that everything before it is durable: it is the first after a sync.
+    fn begins_commit(&self, draft: &Draft) -> bool {
+        draft.bytes.is_empty() && self.writer.is_synced()
+    }
+
+    /// The place of the frame that begins at `start` in the commit and is its last so far.
+    fn place_of(&self, start: usize, draft: &Draft) -> Place {
+        let end = self.writer.end();
+        let len = u32::try_from(draft.bytes.len() - start).unwrap_or(u32::MAX);
+        Place { offset: end.offset + start as u64, file: end.file, len }
+    }
+
+    /// Writes the commit, makes it durable if it has to be, answers its submitters, and passes it on.
     fn commit(&mut self, draft: Draft) {
         if draft.bytes.is_empty() {
             return;
         }
         let start = self.writer.end().offset;
-        if let Err(error) = self.writer.commit(&draft.bytes) {
+        let durable = self.durability == Durability::Durable || draft.ends_run;
+        if let Err(error) = self.writer.commit(&draft.bytes, durable) {
             self.note_failure(&error);
             for (reply, _) in draft.replies {
                 let _ = reply.send(Err(error.clone()));
@@ -281,13 +421,49 @@ impl Committer {
             return;
         }
         let heads: Vec<(StreamKey, Head)> = draft.heads.into_iter().collect();
+        if !draft.payloads.is_empty() {
+            self.shared.payloads.write().unwrap_or_else(PoisonError::into_inner).extend(draft.payloads);
+        }
         self.shared.heads.write().unwrap_or_else(PoisonError::into_inner).extend(heads.iter().copied());
         self.shared.progress.committed.fetch_add(1, Ordering::SeqCst);
         for (reply, ack) in draft.replies {
             let _ = reply.send(Ok(ack));
         }
+        for (key, head) in &heads {
+            if let Some(stream) = frame::stream_of_key(key) {
+                tracing::trace!(%stream, events = head.count, "acknowledged");
+            }
+        }
         let commit = Commit { bytes: draft.bytes, start, events: draft.events, heads, end: self.writer.end() };
-        if self.outbox.send(commit).is_err() {
+        self.pass_on(Applied::Commit(commit));
+        if durable {
+            self.stop_timer();
+            self.pass_on(Applied::Synced);
+        } else if let (Durability::Relaxed(delay), false) = (self.durability, self.is_timed) {
+            (self.timer, self.is_timed) = (channel::after(delay), true);
+        }
+    }
+
+    /// Makes everything that is written durable.
+    fn sync(&mut self) -> Result<(), LogError> {
+        self.stop_timer();
+        if self.writer.is_synced() {
+            return Ok(());
+        }
+        let synced = self.writer.sync();
+        match &synced {
+            Ok(()) => self.pass_on(Applied::Synced),
+            Err(error) => self.note_failure(error),
+        }
+        synced
+    }
+
+    fn stop_timer(&mut self) {
+        (self.timer, self.is_timed) = (channel::never(), false);
+    }
+
+    fn pass_on(&self, applied: Applied) {
+        if self.outbox.send(applied).is_err() {
             // The applier only ends before us if it panicked; nobody must wait for it.
             self.shared.progress.release();
         }
@@ -297,88 +473,5 @@ impl Committer {
         self.last_failure = error.to_string();
         self.shared.failures.fetch_add(1, Ordering::SeqCst);
         tracing::warn!(%error, "an append failed");
-    }
-}
-
-/// The applier thread.
-pub(crate) struct Applier {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) inbox: Receiver<Commit>,
-    /// Stream ends as far as they are applied.
-    pub(crate) heads: BTreeMap<StreamKey, Head>,
-    pub(crate) end: Mark,
-    pub(crate) checkpoint_bytes: u64,
-    pub(crate) unsaved: u64,
-}
-
-impl Applier {
-    /// Runs until the committer has ended, and then brings manifest and ordered store to the journal's state.
-    pub(crate) fn run(mut self) -> Result<(), LogError> {
-        while let Ok(commit) = self.inbox.recv() {
-            self.apply(&commit);
-            self.unsaved += commit.bytes.len() as u64;
-            let new_file = commit.end.file != self.end.file;
-            self.end = commit.end;
-            self.heads.extend(commit.heads);
-            self.shared.progress.advance();
-            if (new_file || self.unsaved >= self.checkpoint_bytes)
-                && let Err(error) = self.checkpoint()
-            {
-                // The next one may succeed, and closing reports it if it does not.
-                tracing::warn!(%error, "the manifest could not be written");
-            }
-        }
-        let saved = if self.unsaved > 0 { self.checkpoint() } else { Ok(()) };
-        self.shared.progress.release();
-        saved
-    }
-
-    fn apply(&self, commit: &Commit) {
-        let failed = match &*self.shared.ordered.read().unwrap_or_else(PoisonError::into_inner) {
-            Ordered::Sled(store) => store.apply(&commit.events, |entry| commit.frame(entry)).err(),
-            Ordered::Memory(_) => None,
-        };
-        if let Some(reason) = failed {
-            self.give_up_sled(&reason, commit);
-            return;
-        }
-        if let Ordered::Memory(index) = &mut *self.shared.ordered.write().unwrap_or_else(PoisonError::into_inner) {
-            commit.events.iter().for_each(|(stream, entry)| index.push(*stream, *entry));
-        }
-    }
-
-    /// The ordered store failed (a full disk, say). The journal has everything: read from it until the log is opened
-    /// again, which compares the two and repairs the store.
-    fn give_up_sled(&self, reason: &str, commit: &Commit) {
-        tracing::warn!(reason, "the ordered store failed; reading from the journal until the log is opened again");
-        let mut scan = Scan::new(None);
-        let scanned = scan.advance(&self.shared.journal, &self.shared.dir);
-        let index = match scanned {
-            Ok(_) => scan.index.before(commit.end),
-            Err(_) => Index::default(),
-        };
-        *self.shared.ordered.write().unwrap_or_else(PoisonError::into_inner) = Ordered::Memory(index);
-    }
-
-    /// Writes down what must be there from now on. The ordered store is flushed first: it is expected to hold all that
-    /// the manifest counts.
-    fn checkpoint(&mut self) -> Result<(), LogError> {
-        if let Ordered::Sled(store) = &*self.shared.ordered.read().unwrap_or_else(PoisonError::into_inner)
-            && let Err(reason) = store.flush()
-        {
-            return Err(LogError::Ordered { dir: self.shared.dir.clone(), reason });
-        }
-        let manifest = Manifest::new(self.end, &self.heads).with_sealed(&self.shared.sealed.entries);
-        manifest.write(self.shared.files.as_ref(), &self.shared.dir)?;
-        self.unsaved = 0;
-        Ok(())
-    }
-}
-
-impl Commit {
-    /// The bytes of one of the commit's frames.
-    fn frame(&self, entry: &Entry) -> Option<&[u8]> {
-        let from = usize::try_from(entry.place.offset.checked_sub(self.start)?).ok()?;
-        self.bytes.get(from..from.checked_add(entry.place.len as usize)?)
     }
 }

@@ -232,6 +232,22 @@ pub enum LogError {
         /// The run.
         run: RunId,
     },
+    /// The run was dropped: it takes no more events.
+    #[error("run {run} was dropped from this log by `rao-log prune`, so nothing is added to it; record a new run")]
+    Dropped {
+        /// The run.
+        run: RunId,
+    },
+    /// A log with damage in it is not pruned: what is damaged may belong to any run.
+    #[error(
+        "{dir}: nothing is pruned from a damaged log ({finding}); run `rao-log doctor` first, and restore the named file from a copy if you have one"
+    )]
+    DamagedLog {
+        /// The log's directory.
+        dir: PathBuf,
+        /// The first finding.
+        finding: String,
+    },
     /// A run of the same id is there, with other content.
     #[error("run {run} is already in the log, and is not the one in the file; import it into another log with `--log`")]
     Present {
@@ -272,6 +288,7 @@ impl LogError {
         match self {
             LogError::NoLog { .. }
             | LogError::Sealed { .. }
+            | LogError::Dropped { .. }
             | LogError::Present { .. }
             | LogError::Tokens { .. }
             | LogError::TooLarge { .. }
@@ -284,7 +301,7 @@ impl LogError {
             | LogError::BadAddress { .. } => ErrorClass::Usage,
             LogError::Busy { .. } | LogError::Conflict { .. } => ErrorClass::Busy,
             LogError::Archive { source, .. } if matches!(**source, ArchiveError::Newer { .. }) => ErrorClass::Newer,
-            LogError::Archive { .. } | LogError::Imported { .. } => ErrorClass::Integrity,
+            LogError::Archive { .. } | LogError::Imported { .. } | LogError::DamagedLog { .. } => ErrorClass::Integrity,
             LogError::Damaged { .. } | LogError::DamagedStream { .. } | LogError::Body { .. } => ErrorClass::Integrity,
             LogError::Incomplete { .. } => ErrorClass::Incomplete,
             LogError::Io { .. }

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use crate::error::LogError;
-use crate::frame::Frame;
+use crate::frame::{Form, Frame, View};
 use crate::id::{Seq, Stream};
 use crate::index::{Entry, Order, Slot};
 use crate::journal::Journal;
 use crate::manifest::Mark;
+use crate::payload::{self, Payloads};
 use crate::report::Finding;
 use crate::source::{Filter, Header};
 
@@ -86,15 +87,22 @@ pub(crate) fn headers(slots: Slots<'_>) -> impl Iterator<Item = Result<Header, L
 pub(crate) struct Frames<'a> {
     slots: std::iter::Peekable<Slots<'a>>,
     stream: Stream,
-    journal: &'a Journal,
+    source: Source<'a>,
     filter: Filter,
     ready: VecDeque<Result<Frame, LogError>>,
 }
 
+/// Where frames are read from.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) journal: &'a Journal,
+    pub(crate) payloads: &'a dyn Payloads,
+}
+
 impl<'a> Frames<'a> {
-    pub(crate) fn new(slots: Slots<'a>, journal: &'a Journal, filter: &Filter) -> Self {
+    pub(crate) fn new(slots: Slots<'a>, source: Source<'a>, filter: &Filter) -> Self {
         let stream = slots.stream;
-        Frames { slots: slots.peekable(), stream, journal, filter: filter.clone(), ready: VecDeque::new() }
+        Frames { slots: slots.peekable(), stream, source, filter: filter.clone(), ready: VecDeque::new() }
     }
 
     /// Reads `first` and those of the following frames that lie close behind it.
@@ -117,7 +125,7 @@ impl<'a> Frames<'a> {
             end = next_end;
             self.slots.next();
         }
-        let read = self.journal.bytes(Mark { file: first.place.file, offset: start }, end - start);
+        let read = self.source.journal.bytes(Mark { file: first.place.file, offset: start }, end - start);
         for entry in group {
             let frame = match &read {
                 Err(error) => Err(error.clone()),
@@ -125,7 +133,7 @@ impl<'a> Frames<'a> {
                     let from = usize::try_from(entry.place.offset - start).unwrap_or(usize::MAX);
                     let to = from.saturating_add(entry.place.len as usize).min(bytes.len());
                     let bytes = bytes.get(from..to).unwrap_or_default().to_vec();
-                    check(self.stream, &entry, bytes, &Journal::shown(entry.place.file))
+                    self.source.check(self.stream, &entry, bytes, &Journal::shown(entry.place.file))
                 }
             };
             self.ready.push_back(frame);
@@ -145,7 +153,7 @@ impl Iterator for Frames<'_> {
                 Err(error) => return Some(Err(error)),
                 Ok(slot) if !self.filter.admits(slot.entry.kind) => {}
                 Ok(Slot { entry, frame: Some(bytes) }) => {
-                    return Some(check(self.stream, &entry, bytes.to_vec(), "the ordered store"));
+                    return Some(self.source.check(self.stream, &entry, bytes.to_vec(), "the ordered store"));
                 }
                 Ok(Slot { entry, frame: None }) => self.read(entry),
             }
@@ -153,15 +161,22 @@ impl Iterator for Frames<'_> {
     }
 }
 
-/// Checks that the bytes are the frame which the entry promises.
-pub(crate) fn check(stream: Stream, entry: &Entry, bytes: Vec<u8>, file: &str) -> Result<Frame, LogError> {
-    let damaged = |reason: String| {
-        let place = format!("{file} at byte {}", entry.place.offset);
-        LogError::Damaged { stream, seq: entry.seq, place, reason }
-    };
-    let frame = Frame::parse(bytes).map_err(|error| damaged(error.to_string()))?;
-    if frame.address().stream != stream || frame.address().seq != entry.seq || frame.crc() != entry.crc {
-        return Err(damaged("another event stands in its place".to_owned()));
+impl Source<'_> {
+    /// Checks that the bytes are the frame which the entry promises, and makes a short one whole.
+    fn check(&self, stream: Stream, entry: &Entry, bytes: Vec<u8>, file: &str) -> Result<Frame, LogError> {
+        let damaged = |reason: String| {
+            let place = format!("{file} at byte {}", entry.place.offset);
+            LogError::Damaged { stream, seq: entry.seq, place, reason }
+        };
+        let view = View::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if view.stream() != stream || view.seq() != entry.seq || view.crc() != entry.crc {
+            return Err(damaged("another event stands in its place".to_owned()));
+        }
+        let whole = match view.form() {
+            Form::Short => payload::expand(&view, self.payloads, self.journal).map_err(&damaged)?,
+            Form::Whole if view.bytes().len() == bytes.len() => return Ok(Frame::checked(bytes, stream)),
+            Form::Whole | Form::Payload => return Err(damaged("it is not an event, or not only one".to_owned())),
+        };
+        Frame::parse(whole).map_err(|error| damaged(error.to_string()))
     }
-    Ok(frame)
 }

@@ -41,6 +41,12 @@ pub trait Files: fmt::Debug + Send + Sync {
     /// When the operating system refuses.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] if there is no such file, or when the operating system refuses.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
     /// Makes the names in a directory durable.
     ///
     /// # Errors
@@ -123,6 +129,10 @@ impl Files for RealFiles {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

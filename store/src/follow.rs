@@ -11,7 +11,6 @@ use crate::id::{Address, RunId, Seq, Stream};
 use crate::manifest::Manifest;
 use crate::reader::Reader;
 use crate::report::OpenReport;
-use crate::sealed::SealedEntry;
 use crate::source::{EventSource, Filter};
 
 /// Which events a [`Follower`] gives.
@@ -38,8 +37,6 @@ pub enum Wanted {
 pub struct Follower {
     dir: PathBuf,
     reader: Reader,
-    /// Archives as the reader knows them.
-    sealed: Vec<SealedEntry>,
     wanted: Wanted,
     filter: Filter,
     /// The next position of each stream.
@@ -53,8 +50,7 @@ impl Follower {
     /// As [`Reader::open`].
     pub fn open(dir: &Path, wanted: Wanted, filter: Filter) -> Result<(Follower, OpenReport), LogError> {
         let (reader, report) = Reader::open(dir)?;
-        let sealed = reader.sealed().entries.clone();
-        Ok((Follower { dir: dir.to_owned(), reader, sealed, wanted, filter, next: BTreeMap::new() }, report))
+        Ok((Follower { dir: dir.to_owned(), reader, wanted, filter, next: BTreeMap::new() }, report))
     }
 
     /// Leaves out the events of a stream up to and including this one.
@@ -111,15 +107,19 @@ impl Follower {
         }
     }
 
-    /// Takes in what is new. A run that has been sealed is no longer where it was, so the log is then opened anew.
+    /// Takes in what is new. A run that has been sealed or dropped is no longer where it was, so the log is then opened
+    /// anew.
     fn refresh(&mut self) -> Result<(), LogError> {
-        let listed = match Manifest::read(&RealFiles, &self.dir)? {
-            Some(Ok(manifest)) => Some(manifest.sealed),
-            _ => None,
+        let known = self.reader.sealed();
+        let moved = match Manifest::read(&RealFiles, &self.dir)? {
+            Some(Ok(manifest)) => {
+                manifest.sealed.iter().any(|entry| !known.entries.contains(entry))
+                    || manifest.dropped.iter().any(|dropped| !known.dropped(dropped.run))
+            }
+            _ => false,
         };
-        if listed.is_some_and(|listed| listed.iter().any(|entry| !self.sealed.contains(entry))) {
+        if moved {
             (self.reader, _) = Reader::open(&self.dir)?;
-            self.sealed = self.reader.sealed().entries.clone();
         } else {
             self.reader.refresh()?;
         }

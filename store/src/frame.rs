@@ -15,7 +15,11 @@ pub const FORMAT_VERSION: u16 = 1;
 pub const HEADER_LEN: usize = 92;
 /// Set on the first frame of every commit: whatever lies before it in the journal was durable when it was written.
 pub(crate) const FLAG_COMMIT: u16 = 1;
-const KNOWN_FLAGS: u16 = FLAG_COMMIT;
+/// Set on an event's frame from whose body long texts are taken out.
+pub(crate) const FLAG_SHORT: u16 = 2;
+/// Set on a frame that is such a text, and no event.
+pub(crate) const FLAG_PAYLOAD: u16 = 4;
+const KNOWN_FLAGS: u16 = FLAG_COMMIT | FLAG_SHORT | FLAG_PAYLOAD;
 
 const AT_VERSION: usize = 4;
 const AT_KIND: usize = 6;
@@ -85,8 +89,16 @@ impl Frame {
         if view.bytes.len() != bytes.len() {
             return Err(FrameError::Field { field: "length" });
         }
+        if view.form() != Form::Whole {
+            return Err(FrameError::Field { field: "form" });
+        }
         let stream = view.stream;
         Ok(Frame { bytes, stream })
+    }
+
+    /// The frame of a view that has been checked, and that is all of `bytes`.
+    pub(crate) fn checked(bytes: Vec<u8>, stream: Stream) -> Frame {
+        Frame { bytes, stream }
     }
 
     /// The stream and position.
@@ -141,13 +153,20 @@ impl Frame {
         &self.bytes
     }
 
-    pub(crate) fn crc(&self) -> u32 {
-        self.view().crc()
-    }
-
     fn view(&self) -> View<'_> {
         View { bytes: &self.bytes, stream: self.stream }
     }
+}
+
+/// What a stored frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// An event.
+    Whole,
+    /// An event without its long texts.
+    Short,
+    /// A long text.
+    Payload,
 }
 
 /// A checked frame in a buffer.
@@ -182,6 +201,9 @@ impl<'a> View<'a> {
         if version == 0 {
             return Err(FrameError::Field { field: "format version" });
         }
+        if flags & FLAG_SHORT != 0 && flags & FLAG_PAYLOAD != 0 {
+            return Err(FrameError::Field { field: "form" });
+        }
         let stream = claimed_stream(frame).ok_or(FrameError::Field { field: "stream" })?;
         Ok(View { bytes: frame, stream })
     }
@@ -210,6 +232,19 @@ impl<'a> View<'a> {
         u16_at(self.bytes, AT_FLAGS) & FLAG_COMMIT != 0
     }
 
+    /// What the frame is.
+    pub(crate) fn form(&self) -> Form {
+        let flags = u16_at(self.bytes, AT_FLAGS);
+        if flags & FLAG_PAYLOAD != 0 {
+            Form::Payload
+        } else if flags & FLAG_SHORT != 0 {
+            Form::Short
+        } else {
+            Form::Whole
+        }
+    }
+
+    /// The chain digest before the event; of a payload, its own digest.
     pub(crate) fn previous(&self) -> Digest {
         Digest(array_at(self.bytes, AT_PREVIOUS))
     }
@@ -233,6 +268,8 @@ pub(crate) struct Claim {
     pub(crate) stream: Option<Stream>,
     pub(crate) seq: Seq,
     pub(crate) kind: Option<Kind>,
+    /// Its digest, if it says that it is a payload.
+    pub(crate) payload: Option<Digest>,
 }
 
 pub(crate) fn claim(bytes: &[u8]) -> Option<Claim> {
@@ -240,7 +277,9 @@ pub(crate) fn claim(bytes: &[u8]) -> Option<Claim> {
         return None;
     }
     let kind = Kind::from_code(u16_at(bytes, AT_KIND));
-    Some(Claim { stream: claimed_stream(bytes), seq: Seq(u64_at(bytes, AT_SEQ)), kind })
+    let is_payload = u16_at(bytes, AT_FLAGS) & FLAG_PAYLOAD != 0;
+    let payload = is_payload.then(|| Digest(array_at(bytes, AT_PREVIOUS)));
+    Some(Claim { stream: claimed_stream(bytes), seq: Seq(u64_at(bytes, AT_SEQ)), kind, payload })
 }
 
 /// The whole length that the header at the start of `bytes` states, checked for plausibility only.
@@ -270,15 +309,36 @@ pub(crate) struct Parts {
     pub(crate) previous: Digest,
 }
 
-/// Appends one frame to `out` and returns its checksum. The body must not be longer than [`MAX_BODY`].
+/// Appends an event's frame to `out` and returns its checksum. The body must not be longer than [`MAX_BODY`].
 pub(crate) fn write(out: &mut Vec<u8>, parts: &Parts, body: &[u8]) -> u32 {
+    write_form(out, parts, Form::Whole, body)
+}
+
+/// Appends the frame that stands for an event whose long texts lie in payload frames.
+pub(crate) fn write_short(out: &mut Vec<u8>, parts: &Parts, short_body: &[u8]) -> u32 {
+    write_form(out, parts, Form::Short, short_body)
+}
+
+/// Appends a payload's frame. It belongs to no stream.
+pub(crate) fn write_payload(out: &mut Vec<u8>, digest: Digest, at_us: u64, begins_commit: bool, payload: &[u8]) {
+    let stream = Stream::Run(RunId([0; 16]));
+    let parts = Parts { stream, seq: Seq(0), at_us, kind: 0, layout: 1, begins_commit, previous: digest };
+    write_form(out, &parts, Form::Payload, payload);
+}
+
+fn write_form(out: &mut Vec<u8>, parts: &Parts, form: Form, body: &[u8]) -> u32 {
     let start = out.len();
     out.reserve(HEADER_LEN + body.len());
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
     out.extend_from_slice(&parts.kind.to_le_bytes());
     out.extend_from_slice(&parts.layout.to_le_bytes());
-    let flags = if parts.begins_commit { FLAG_COMMIT } else { 0 };
+    let form = match form {
+        Form::Whole => 0,
+        Form::Short => FLAG_SHORT,
+        Form::Payload => FLAG_PAYLOAD,
+    };
+    let flags = form | if parts.begins_commit { FLAG_COMMIT } else { 0 };
     out.extend_from_slice(&flags.to_le_bytes());
     let (code, run, rollout) = stream_parts(parts.stream);
     out.extend_from_slice(&[code, 0, 0, 0]);

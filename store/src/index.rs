@@ -17,7 +17,13 @@ pub(crate) struct Place {
     pub(crate) len: u32,
 }
 
-/// What is kept of every event: 40 bytes.
+impl Place {
+    pub(crate) fn of(view: &View<'_>, file: u32, offset: u64) -> Self {
+        Place { offset, file, len: u32::try_from(view.bytes().len()).unwrap_or(u32::MAX) }
+    }
+}
+
+/// What is kept of every event: 48 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) seq: Seq,
@@ -25,19 +31,24 @@ pub(crate) struct Entry {
     pub(crate) place: Place,
     /// The frame's own checksum: tells an exchanged frame from the one that was indexed.
     pub(crate) crc: u32,
+    /// The length of the event's body, which is longer than the frame's where the frame is short.
+    pub(crate) body_len: u32,
     pub(crate) kind: Kind,
 }
 
 impl Entry {
-    pub(crate) fn new(view: &View<'_>, kind: Kind, file: u32, offset: u64) -> Self {
-        let len = u32::try_from(view.bytes().len()).unwrap_or(u32::MAX);
-        let place = Place { offset, file, len };
-        Entry { seq: view.seq(), at_us: view.at_us(), place, crc: view.crc(), kind }
+    pub(crate) fn new(view: &View<'_>, kind: Kind, body_len: u32, file: u32, offset: u64) -> Self {
+        let place = Place::of(view, file, offset);
+        Entry { seq: view.seq(), at_us: view.at_us(), place, crc: view.crc(), body_len, kind }
+    }
+
+    /// Whether the frame is a short one.
+    pub(crate) fn is_short(&self) -> bool {
+        u64::from(self.place.len) != HEADER_LEN as u64 + u64::from(self.body_len)
     }
 
     pub(crate) fn header(&self, stream: Stream) -> Header {
-        let body_len = self.place.len.saturating_sub(HEADER_LEN as u32);
-        Header { stream, seq: self.seq, at_us: self.at_us, kind: self.kind, body_len }
+        Header { stream, seq: self.seq, at_us: self.at_us, kind: self.kind, body_len: self.body_len }
     }
 }
 

@@ -94,6 +94,8 @@ pub(crate) struct JournalWriter {
     folder: PathBuf,
     file: Box<dyn JournalFile>,
     end: Mark,
+    /// Everything before this place is durable; it is never behind `end`, and in the same file.
+    synced: Mark,
     rotate_bytes: u64,
     poisoned: Option<String>,
 }
@@ -105,7 +107,8 @@ impl JournalWriter {
         let mut file = open_file(files.as_ref(), &folder, end.file)?;
         // A killed process may have left whole commits that were written but not yet synced.
         file.sync().map_err(|error| LogError::io("sync the journal", &folder.join(file_name(end.file)), error))?;
-        Ok(JournalWriter { files, dir: dir.to_owned(), folder, file, end, rotate_bytes, poisoned: None })
+        let dir = dir.to_owned();
+        Ok(JournalWriter { files, dir, folder, file, end, synced: end, rotate_bytes, poisoned: None })
     }
 
     /// The place of the next byte.
@@ -113,39 +116,87 @@ impl JournalWriter {
         self.end
     }
 
-    /// Starts a new file if the present one is full. Before the frames of a commit are placed.
-    pub(crate) fn make_room(&mut self) -> Result<(), LogError> {
+    /// Whether everything that was appended is durable.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.synced == self.end
+    }
+
+    /// Whether the file is so long that the next commit belongs into a new one.
+    pub(crate) fn is_full(&self) -> bool {
+        self.end.offset >= self.rotate_bytes
+    }
+
+    /// Begins a new file. Everything before it must be durable.
+    pub(crate) fn next_file(&mut self) -> Result<(), LogError> {
         self.check()?;
-        if self.end.offset < self.rotate_bytes {
-            return Ok(());
-        }
+        self.sync()?;
         let number = self.end.file.saturating_add(1);
         self.file = open_file(self.files.as_ref(), &self.folder, number)?;
         self.end = Mark { file: number, offset: 0 };
+        self.synced = self.end;
         Ok(())
     }
 
-    /// Appends the bytes of one commit and makes them durable. After an error the journal ends where it ended before.
-    pub(crate) fn commit(&mut self, bytes: &[u8]) -> Result<(), LogError> {
+    /// Appends the bytes of one commit and, with `durable`, makes everything durable. After an error the journal ends
+    /// where it ended before.
+    pub(crate) fn commit(&mut self, bytes: &[u8], durable: bool) -> Result<(), LogError> {
         self.check()?;
         let path = self.folder.join(file_name(self.end.file));
+        let mut doubt = false;
         let written = match self.file.append(bytes) {
-            Ok(()) => self.file.sync().map_err(|error| LogError::io("sync the journal", &path, error)),
+            Ok(()) if durable => self.file.sync().map_err(|error| {
+                doubt = !self.is_synced();
+                LogError::io("sync the journal", &path, error)
+            }),
+            Ok(()) => Ok(()),
             Err(error) => Err(LogError::io("append to the journal", &path, error)),
         };
         let Err(failure) = written else {
             self.end.offset += bytes.len() as u64;
+            if durable {
+                self.synced = self.end;
+            }
             return Ok(());
         };
+        if doubt {
+            self.poison_unsynced(&failure);
+            return Err(failure);
+        }
         // The failed bytes must not come back after a restart as if they had been acknowledged, nor lie under later ones.
         let undone = self.file.truncate(self.end.offset).and_then(|()| self.file.sync());
-        if let Err(error) = undone {
-            self.poisoned = Some(format!("{failure}; cutting the file failed too: {error}"));
+        match undone {
+            Ok(()) => self.synced = self.end,
+            Err(error) => self.poisoned = Some(format!("{failure}; cutting the file failed too: {error}")),
         }
         Err(failure)
     }
 
-    fn check(&self) -> Result<(), LogError> {
+    /// Makes everything that was appended durable.
+    pub(crate) fn sync(&mut self) -> Result<(), LogError> {
+        if self.is_synced() {
+            return Ok(());
+        }
+        self.check()?;
+        let path = self.folder.join(file_name(self.end.file));
+        match self.file.sync().map_err(|error| LogError::io("sync the journal", &path, error)) {
+            Ok(()) => {
+                self.synced = self.end;
+                Ok(())
+            }
+            Err(failure) => {
+                self.poison_unsynced(&failure);
+                Err(failure)
+            }
+        }
+    }
+
+    /// A failed sync leaves what was written before it in doubt for good: a later one may succeed without it.
+    fn poison_unsynced(&mut self, failure: &LogError) {
+        self.poisoned = Some(format!("{failure}; what was acknowledged since the last sync may be lost"));
+    }
+
+    /// Whether the journal can take anything.
+    pub(crate) fn check(&self) -> Result<(), LogError> {
         match &self.poisoned {
             Some(reason) => Err(LogError::Poisoned { dir: self.dir.clone(), reason: reason.clone() }),
             None => Ok(()),

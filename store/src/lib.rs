@@ -9,6 +9,7 @@
 //! * [`Reader`] reads the journal alone: no lock, no sled, any number of processes beside the writer.
 //! * [`EventSource`] is what both have in common; write against it.
 //! * [`archive`] holds finished runs as compressed files, which both see as if they were still in the journal.
+//! * [`prune`] drops old runs, whole.
 //! * [`verify()`] checks a directory and changes nothing.
 //!
 //! The bytes are described in `docs/format.md`. It is not a general database: values are events, keys are streams with
@@ -18,9 +19,12 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod address;
+mod apply;
 pub mod archive;
 mod commit;
 mod digest;
+mod dropped;
+mod durability;
 mod error;
 pub mod event;
 mod fence;
@@ -33,7 +37,10 @@ mod index;
 mod journal;
 mod log;
 mod manifest;
+mod opening;
 mod ordered;
+mod payload;
+pub mod prune;
 mod reader;
 mod report;
 mod scan;
@@ -45,6 +52,8 @@ mod verify;
 pub use address::{RunRole, Target, resolve_run, resolve_target};
 pub use commit::{Ack, Expected, Ticket};
 pub use digest::{chain_content, content_digest_of_run};
+pub use dropped::DroppedRun;
+pub use durability::Durability;
 pub use error::{ErrorClass, LogError};
 pub use follow::{Follower, Wanted};
 pub use frame::{FORMAT_VERSION, Frame, FrameError, HEADER_LEN};

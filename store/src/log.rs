@@ -10,24 +10,25 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam::channel::{self, Sender};
 
-use crate::commit::{
-    Ack, Applier, Committer, Encoded, Expected, Message, Progress, Shared, Submission, Ticket, TicketState,
-};
+use crate::apply::{Ahead, Applier};
+use crate::commit::{Ack, Committer, Encoded, Expected, Message, Progress, Shared, Submission, Ticket, TicketState};
+use crate::dropped::DroppedRun;
+use crate::durability::Durability;
 use crate::error::LogError;
 use crate::event::{Body, MAX_BODY};
 use crate::fetch::{self, Frames, Slots};
 use crate::files::{Files, RealFiles};
-use crate::frame::{StreamKey, stream_key, stream_of_key};
+use crate::frame::{StreamKey, stream_key};
 use crate::id::{RunId, Seq, Stream};
 use crate::journal::{self, Journal, JournalWriter};
-use crate::manifest::{Manifest, Mark};
-use crate::ordered::{self, Comparison, Ordered, SledStore};
+use crate::manifest::Mark;
+use crate::opening::{self, Cleared};
+use crate::ordered::{self, Ordered};
 use crate::reader::{load_manifest, runs, streams};
 use crate::report::{Finding, FindingClass, OpenReport};
 use crate::scan::Scan;
 use crate::sealed::{Sealed, SealedEntry};
 use crate::source::{EventSource, Filter, FrameIter, Head, HeaderIter};
-use crate::sweep;
 
 /// The clock that stamps events: microseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -37,8 +38,6 @@ const LOCK: &str = "LOCK";
 const WAITING_SUBMISSIONS: usize = 1024;
 /// Commits that may wait for the ordered store before committing blocks.
 const WAITING_COMMITS: usize = 8;
-/// Events carried into the ordered store at a time when it is rebuilt.
-const REBUILD_EVENTS: usize = 4096;
 
 /// How a log is opened for writing.
 #[derive(Clone)]
@@ -46,7 +45,7 @@ const REBUILD_EVENTS: usize = 4096;
 pub struct Options {
     /// Stamps the events.
     pub clock: Clock,
-    /// Whether events are carried into sled and read from there. Without it an index in memory takes its place, 40 bytes
+    /// Whether events are carried into sled and read from there. Without it an index in memory takes its place, 48 bytes
     /// for every event of the log, and a database that is there is removed.
     pub ordered_store: bool,
     /// Events whose frame has at most this many bytes are stored in sled whole; of longer ones it holds the place in the
@@ -56,13 +55,22 @@ pub struct Options {
     pub rotate_bytes: u64,
     /// The manifest is rewritten after about this many journal bytes, and on closing.
     pub checkpoint_bytes: u64,
+    /// How an acknowledgement relates to the disk.
+    pub durability: Durability,
 }
 
 impl Options {
-    /// The usual settings: sled, files of 64 MiB, a manifest every 16 MiB.
+    /// The usual settings: durable, sled, files of 64 MiB, a manifest every 16 MiB.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Options { clock, ordered_store: true, inline_bytes: 512, rotate_bytes: 64 << 20, checkpoint_bytes: 16 << 20 }
+        Options {
+            clock,
+            ordered_store: true,
+            inline_bytes: 512,
+            rotate_bytes: 64 << 20,
+            checkpoint_bytes: 16 << 20,
+            durability: Durability::Durable,
+        }
     }
 }
 
@@ -72,21 +80,24 @@ impl fmt::Debug for Options {
             .field("ordered_store", &self.ordered_store)
             .field("rotate_bytes", &self.rotate_bytes)
             .field("checkpoint_bytes", &self.checkpoint_bytes)
+            .field("durability", &self.durability)
             .finish_non_exhaustive()
     }
 }
 
 /// A log directory open for writing, by this process alone.
 ///
-/// An append is acknowledged once it is durable: the journal's `fdatasync` has returned. Appends from any number of
-/// threads share commits. Reading gives everything acknowledged before the call.
+/// An append is acknowledged once it is durable: the journal's `fdatasync` has returned; or earlier, if [`Options`] ask for
+/// another [`Durability`]. Appends from any number of threads share commits. Reading gives everything acknowledged before
+/// the call.
 ///
 /// Dropping a log closes it as [`Log::close`] does, but has nobody to tell of a failure.
 pub struct Log {
     shared: Arc<Shared>,
     clock: Clock,
     inbox: Option<Sender<Message>>,
-    committer: Option<JoinHandle<()>>,
+    durability: Durability,
+    committer: Option<JoinHandle<Result<(), LogError>>>,
     applier: Option<JoinHandle<Result<(), LogError>>>,
     findings: Vec<Finding>,
     closed_streams: ClosedStreams,
@@ -127,27 +138,27 @@ impl Log {
         files.sync_dir(dir).map_err(|error| LogError::io("sync the log's directory", dir, error))?;
         let lock = lock(dir)?;
         let (manifest, trouble) = load_manifest(files.as_ref(), dir)?;
-        let counted = counts(manifest.as_ref());
+        let counted = opening::counts(manifest.as_ref());
         let listed = manifest.as_ref().map(|manifest| manifest.sealed.clone()).unwrap_or_default();
         let journal = Journal::new(Arc::clone(&files), dir);
-        let mut scan = Scan::new(manifest.clone());
-        scan.advance(&journal, dir)?;
-        let (journal, mut scan, freed_bytes) = finish_sealing(&files, dir, journal, scan, manifest)?;
-        let mut report = OpenReport { findings: scan.findings.clone(), freed_bytes, ..OpenReport::default() };
+        let scan = Scan::quick(&journal, dir, manifest.clone())?;
+        let Cleared { journal, mut scan, freed, dropped, changed } =
+            opening::remove_gone(&files, dir, journal, scan, manifest)?;
+        let mut report = OpenReport { findings: scan.findings.clone(), freed_bytes: freed, ..OpenReport::default() };
         report.lines.extend(scan.findings.iter().map(Finding::to_string));
         let in_journal = |run| runs(scan.heads.keys()).contains(&run);
-        let sealed = Sealed::load(&files, dir, &listed, in_journal)?;
+        let sealed = Sealed::load(&files, dir, (&listed, &dropped), in_journal)?;
         report.lines.extend(sealed.findings.iter().map(Finding::to_string));
         report.findings.extend(sealed.findings.iter().cloned());
         let is_new = sealed.entries.is_empty() && scan.events == 0 && scan.findings.is_empty() && scan.torn.is_none();
         if let Some(trouble) = trouble.as_ref().filter(|_| !is_new) {
             report.lines.push(format!("MANIFEST was rebuilt from the journal ({})", trouble.detail));
         }
-        let end = repair_end(files.as_ref(), &journal, &scan, &mut report)?;
+        let end = opening::repair_end(files.as_ref(), &journal, &scan, &mut report)?;
         let rotate_bytes = options.rotate_bytes.clamp(1, u64::from(u32::MAX));
         let writer = JournalWriter::open(Arc::clone(&files), dir, end, rotate_bytes)?;
         let ordered = if options.ordered_store {
-            open_ordered(dir, options.inline_bytes, &journal, &mut scan, &counted, &mut report)?
+            opening::open_ordered(dir, options.inline_bytes, &journal, &mut scan, &counted, &mut report)?
         } else {
             // A copy that does not take part would only fall behind; the next opening with it builds it anew. Where the
             // journal is damaged it may hold what the journal has lost, and stays.
@@ -156,12 +167,13 @@ impl Log {
             }
             Ordered::Memory(std::mem::take(&mut scan.index))
         };
-        let changed = sealed.adopted > 0 || trouble.is_some() || report.torn_tail_bytes > 0 || report.reapplied > 0;
+        let changed =
+            changed || sealed.adopted > 0 || trouble.is_some() || report.torn_tail_bytes > 0 || report.reapplied > 0;
         if changed {
             if let Ordered::Sled(store) = &ordered {
                 store.flush().map_err(|reason| LogError::Ordered { dir: dir.to_owned(), reason })?;
             }
-            Manifest::new(end, &scan.heads).with_sealed(&sealed.entries).write(files.as_ref(), dir)?;
+            sealed.manifest(end, &scan.heads).write(files.as_ref(), dir)?;
         }
         let closed_streams = ClosedStreams::new(&scan);
         let shared = Arc::new(Shared {
@@ -169,6 +181,7 @@ impl Log {
             files,
             journal,
             heads: RwLock::new(scan.heads),
+            payloads: RwLock::new(scan.payloads),
             ordered: RwLock::new(ordered),
             sealed,
             failures: AtomicU64::new(0),
@@ -182,7 +195,7 @@ impl Log {
     /// Hands over events to be appended to a stream, in order and next to one another, and returns at once, unless more
     /// than a thousand submissions are waiting.
     ///
-    /// Numbers are given in the order of submission. Nothing is durable before [`Ticket::wait`] has returned. If an
+    /// Numbers are given in the order of submission. Nothing is acknowledged before [`Ticket::wait`] has returned. If an
     /// append fails, everything that was submitted behind it before it failed fails as well, so no stream gets an event
     /// without those that were submitted before it. After a crash a beginning of the append may be there.
     ///
@@ -205,6 +218,9 @@ impl Log {
         if self.is_sealed(stream.run()) {
             return Err(LogError::Sealed { run: stream.run() });
         }
+        if self.shared.sealed.dropped(stream.run()) {
+            return Err(LogError::Dropped { run: stream.run() });
+        }
         if bodies.is_empty() {
             return Err(LogError::EmptyAppend { stream });
         }
@@ -216,7 +232,7 @@ impl Log {
         Ok(TicketState::Waiting { reply: answer, dir: self.shared.dir.clone() })
     }
 
-    /// Appends events and waits until they are durable: [`Log::submit`] and [`Ticket::wait`].
+    /// Appends events and waits until they are acknowledged: [`Log::submit`] and [`Ticket::wait`].
     ///
     /// # Errors
     /// As [`Ticket::wait`].
@@ -224,23 +240,27 @@ impl Log {
         self.submit(stream, expected, bodies).wait()
     }
 
-    /// Waits until every append submitted before is acknowledged or has failed, and is readable through this log.
+    /// Waits until every append submitted before has failed or is durable, whatever the [`Durability`], and is readable
+    /// through this log.
     ///
     /// # Errors
-    /// [`LogError::Closed`] if the log's threads have ended. Failed appends tell it through their tickets.
+    /// [`LogError::Io`] if what was acknowledged could not be made durable, [`LogError::Closed`] if the log's threads have
+    /// ended. Failed appends tell it through their tickets.
     pub fn flush(&self) -> Result<(), LogError> {
         let closed = || LogError::Closed { dir: self.shared.dir.clone() };
         let (reply, answer) = channel::bounded(1);
         self.inbox.as_ref().ok_or_else(closed)?.send(Message::Barrier(reply)).map_err(|_| closed())?;
-        answer.recv().map_err(|_| closed())?;
+        answer.recv().map_err(|_| closed())??;
         self.shared.progress.catch_up();
         Ok(())
     }
 
-    /// Finishes what was submitted, brings manifest and ordered store up to the journal, and lets others write.
+    /// Finishes what was submitted, makes it durable, brings manifest and ordered store up to the journal, and lets others
+    /// write.
     ///
     /// # Errors
-    /// If the manifest or the ordered store could not be written. What was acknowledged is durable all the same.
+    /// If the manifest or the ordered store could not be written: what was durable is so all the same. If the last sync
+    /// failed, which only a mode other than [`Durability::Durable`] leaves for the end.
     pub fn close(mut self) -> Result<(), LogError> {
         self.stop()
     }
@@ -251,9 +271,17 @@ impl Log {
         self.shared.sealed.holds(run)
     }
 
-    /// Ends the log's threads and, while it is still locked, lists an archive in the manifest. The events of its run in
-    /// the journal do not count from then on; the next opening removes them.
-    pub(crate) fn hand_over(mut self, archive: &SealedEntry) -> Result<(), LogError> {
+    /// The archives of the log.
+    pub(crate) fn sealed_entries(&self) -> &[SealedEntry] {
+        &self.shared.sealed.entries
+    }
+
+    /// Ends the log's threads and, while it is still locked, changes what the manifest lists as sealed and dropped. The
+    /// events of these runs in the journal do not count from then on; the next opening removes them.
+    pub(crate) fn hand_over(
+        mut self,
+        change: impl FnOnce(&mut Vec<SealedEntry>, &mut Vec<DroppedRun>),
+    ) -> Result<(), LogError> {
         self.stop()?;
         let (files, dir) = (self.shared.files.as_ref(), &self.shared.dir);
         let number = self.shared.journal.numbers(dir)?.last().copied().unwrap_or(0);
@@ -263,12 +291,19 @@ impl Log {
         // Everything before the mark is complete; nothing that is rewritten may hold the mark.
         let mark = Mark { file: if is_empty { number } else { number.saturating_add(1) }, offset: 0 };
         drop(JournalWriter::open(Arc::clone(&self.shared.files), dir, mark, u64::MAX)?);
-        let mut heads = self.heads().clone();
-        heads.retain(|key, _| stream_of_key(key).is_none_or(|stream| stream.run() != archive.run));
-        let mut entries = self.shared.sealed.entries.clone();
-        entries.push(*archive);
-        entries.sort_by_key(|entry| entry.run);
-        Manifest::new(mark, &heads).with_sealed(&entries).write(files, dir)
+        let mut manifest = self.shared.sealed.manifest(mark, &self.heads());
+        change(&mut manifest.sealed, &mut manifest.dropped);
+        manifest.sealed.sort_by_key(|entry| entry.run);
+        manifest.dropped.sort_by_key(|dropped| dropped.run);
+        let gone = manifest.gone();
+        manifest.heads.retain(|(stream, _)| !gone.contains(&stream.run()));
+        manifest.write(files, dir)
+    }
+
+    /// How an acknowledgement relates to the disk.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.durability
     }
 
     /// The log's directory.
@@ -280,13 +315,15 @@ impl Log {
     fn stop(&mut self) -> Result<(), LogError> {
         self.inbox = None;
         let ended = |reason: &str| LogError::Ordered { dir: self.shared.dir.clone(), reason: reason.to_owned() };
-        if let Some(committer) = self.committer.take() {
-            committer.join().map_err(|_| ended("the committer panicked"))?;
-        }
-        match self.applier.take() {
+        let synced = match self.committer.take() {
+            Some(committer) => committer.join().map_err(|_| ended("the committer panicked"))?,
+            None => Ok(()),
+        };
+        let saved = match self.applier.take() {
             Some(applier) => applier.join().map_err(|_| ended("the applier panicked"))?,
             None => Ok(()),
-        }
+        };
+        synced.and(saved)
     }
 
     fn slots(&self, stream: Stream, from: Seq) -> Slots<'_> {
@@ -343,7 +380,7 @@ impl EventSource for Log {
     fn frames(&self, stream: Stream, from: Seq, filter: &Filter) -> FrameIter<'_> {
         match self.shared.sealed.of(stream.run()) {
             Some(archive) => archive.frames(stream, from, filter),
-            None => Box::new(Frames::new(self.slots(stream, from), &self.shared.journal, filter)),
+            None => Box::new(Frames::new(self.slots(stream, from), self.shared.source(), filter)),
         }
     }
 }
@@ -381,7 +418,7 @@ fn encode(stream: Stream, body: &Body) -> Result<Encoded, LogError> {
     if bytes.len() > MAX_BODY {
         return Err(LogError::TooLarge { stream, kind: kind.name(), bytes: bytes.len(), limit: MAX_BODY });
     }
-    Ok(Encoded { kind, layout: body.version(), bytes })
+    Ok(Encoded::new(kind, body.version(), bytes))
 }
 
 fn lock(dir: &Path) -> Result<File, LogError> {
@@ -393,127 +430,6 @@ fn lock(dir: &Path) -> Result<File, LogError> {
         Err(TryLockError::WouldBlock) => Err(LogError::Busy { dir: dir.to_owned() }),
         Err(TryLockError::Error(error)) => Err(LogError::io("lock the log", &path, error)),
     }
-}
-
-fn counts(manifest: Option<&Manifest>) -> BTreeMap<StreamKey, u64> {
-    let heads = manifest.into_iter().flat_map(|manifest| &manifest.heads);
-    heads.map(|(stream, head)| (stream_key(*stream), head.count)).collect()
-}
-
-/// Removes what sealed runs have left in the journal, and looks at the journal again if there was anything. The ordered
-/// store knows where events stood before, so it goes first.
-fn finish_sealing(
-    files: &Arc<dyn Files>,
-    dir: &Path,
-    journal: Journal,
-    scan: Scan,
-    manifest: Option<Manifest>,
-) -> Result<(Journal, Scan, u64), LogError> {
-    let mark = manifest.as_ref().map_or(0, |manifest| manifest.mark.file);
-    let stale: BTreeSet<u32> = scan.stale.iter().copied().filter(|number| *number < mark).collect();
-    if stale.is_empty() || scan.findings.iter().any(Finding::is_damage) {
-        return Ok((journal, scan, 0));
-    }
-    if dir.join(ordered::FOLDER).exists() {
-        ordered::remove(dir)?;
-    }
-    let freed = sweep::sweep(files.as_ref(), dir, &stale, &scan.sealed)?;
-    let journal = Journal::new(Arc::clone(files), dir);
-    let mut scan = Scan::new(manifest);
-    scan.advance(&journal, dir)?;
-    Ok((journal, scan, freed))
-}
-
-/// Cuts off an unfinished commit, and says where to go on.
-fn repair_end(files: &dyn Files, journal: &Journal, scan: &Scan, report: &mut OpenReport) -> Result<Mark, LogError> {
-    let Some(torn) = scan.torn else {
-        let next = |number| Mark { file: number, offset: 0 };
-        return Ok(scan.next_file.map_or(scan.end, next));
-    };
-    report.torn_tail_bytes = torn.bytes;
-    let kept = if torn.holds_intact { Some(journal.bytes(torn.at, torn.bytes)?) } else { None };
-    journal::cut_tail(files, journal, torn.at, kept.as_deref())?;
-    report.lines.push(format!(
-        "{} bytes of an unfinished commit were cut off {}; nothing acknowledged was lost{}",
-        torn.bytes,
-        Journal::shown(torn.at.file),
-        if torn.holds_intact { " (they were kept in a file beside it)" } else { "" },
-    ));
-    Ok(torn.at)
-}
-
-/// Opens sled and makes it agree with the journal, whatever state it is in.
-fn open_ordered(
-    dir: &Path,
-    inline_bytes: usize,
-    journal: &Journal,
-    scan: &mut Scan,
-    counted: &BTreeMap<StreamKey, u64>,
-    report: &mut OpenReport,
-) -> Result<Ordered, LogError> {
-    let existed = dir.join(ordered::FOLDER).exists();
-    let counted = |key: &StreamKey| if existed { counted.get(key).copied().unwrap_or(0) } else { 0 };
-    let count = |key: &StreamKey| scan.heads.get(key).map_or(0, |head| head.count);
-    let reason = match SledStore::open(dir, inline_bytes) {
-        Ok(store) => match store.compare(&scan.index, counted, count) {
-            Comparison::Behind(missing) => match reapply(&store, journal, &missing, report) {
-                Ok(()) => {
-                    if !existed && !missing.is_empty() {
-                        report.lines.push(format!(
-                            "the ordered store was missing and was rebuilt from the journal ({} events)",
-                            missing.len()
-                        ));
-                    }
-                    return Ok(Ordered::Sled(store));
-                }
-                Err(reason) => reason,
-            },
-            Comparison::Disagrees(reason) => reason,
-        },
-        Err(reason) => reason,
-    };
-    let aside = ordered::set_aside(dir)?;
-    let all: Vec<_> = scan.index.all();
-    let rebuilt =
-        SledStore::open(dir, inline_bytes).and_then(|store| reapply(&store, journal, &all, report).map(|()| store));
-    let line = format!("the ordered store was damaged ({reason}); it was moved to {}", aside.display());
-    report.set_aside = Some(aside);
-    match rebuilt {
-        Ok(store) => {
-            report.lines.push(format!("{line} and rebuilt from the journal ({} events)", all.len()));
-            Ok(Ordered::Sled(store))
-        }
-        Err(again) => {
-            report
-                .lines
-                .push(format!("{line}; it could not be rebuilt ({again}), so an index in memory takes its place"));
-            Ok(Ordered::Memory(std::mem::take(&mut scan.index)))
-        }
-    }
-}
-
-/// Carries events from the journal into sled.
-fn reapply(
-    store: &SledStore,
-    journal: &Journal,
-    events: &[(Stream, crate::index::Entry)],
-    report: &mut OpenReport,
-) -> Result<(), String> {
-    for some in events.chunks(REBUILD_EVENTS) {
-        let mut frames = BTreeMap::new();
-        for (_, entry) in some.iter().filter(|(_, entry)| store.stores_whole(entry)) {
-            let at = Mark { file: entry.place.file, offset: entry.place.offset };
-            let bytes = journal.bytes(at, u64::from(entry.place.len)).map_err(|error| error.to_string())?;
-            frames.insert(at, bytes);
-        }
-        let frame = |entry: &crate::index::Entry| {
-            let at = Mark { file: entry.place.file, offset: entry.place.offset };
-            frames.get(&at).map(Vec::as_slice)
-        };
-        store.apply(some, frame)?;
-        report.reapplied += some.len() as u64;
-    }
-    Ok(())
 }
 
 fn start(
@@ -533,9 +449,18 @@ fn start(
         end: writer.end(),
         checkpoint_bytes: options.checkpoint_bytes,
         unsaved: 0,
+        ahead: Ahead::default(),
     };
-    let committer =
-        Committer { shared: Arc::clone(&shared), writer, inbox: submissions, outbox, last_failure: String::new() };
+    let committer = Committer {
+        shared: Arc::clone(&shared),
+        writer,
+        inbox: submissions,
+        outbox,
+        durability: options.durability,
+        timer: channel::never(),
+        is_timed: false,
+        last_failure: String::new(),
+    };
     let failed = |error| LogError::io("start a thread for the log", &shared.dir, error);
     let applier =
         thread::Builder::new().name("rao-log-apply".to_owned()).spawn(move || applier.run()).map_err(failed)?;
@@ -544,6 +469,7 @@ fn start(
     Ok(Log {
         shared,
         clock: options.clock,
+        durability: options.durability,
         inbox: Some(inbox),
         committer: Some(committer),
         applier: Some(applier),

@@ -1,9 +1,10 @@
 //! `MANIFEST`: what the journal must at least hold. Without it, a journal that lost its end would look whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
+use crate::dropped::{DROPPED_LEN, DroppedRun};
 use crate::error::LogError;
 use crate::files::{Files, read_full};
 use crate::frame::{StreamKey, stream_key, stream_of_key, u16_at, u32_at, u64_at};
@@ -18,7 +19,9 @@ const MAGIC: [u8; 4] = *b"RAOM";
 /// Without archives.
 const PLAIN_VERSION: u16 = 1;
 /// With a list of archives behind the entries.
-const VERSION: u16 = 2;
+const SEALED_VERSION: u16 = 2;
+/// With a list of dropped runs behind that of archives, which may then be empty.
+const VERSION: u16 = 3;
 const HEAD_LEN: usize = 28;
 const ENTRY_LEN: usize = 96;
 const SEALED_LEN: usize = 64;
@@ -44,6 +47,9 @@ pub struct Manifest {
     /// The archives that belong to the log, in the order of their runs. Their streams are not among `heads`, and the
     /// journal's events of these runs do not count.
     pub sealed: Vec<SealedEntry>,
+    /// Runs that were dropped, in their order. They have neither heads nor archives here, and the journal's events of
+    /// them do not count.
+    pub dropped: Vec<DroppedRun>,
 }
 
 /// Why bytes are not a manifest.
@@ -67,7 +73,7 @@ pub enum ManifestError {
 impl Manifest {
     pub(crate) fn new(mark: Mark, heads: &BTreeMap<StreamKey, Head>) -> Self {
         let heads = heads.iter().filter_map(|(key, head)| Some((stream_of_key(key)?, *head))).collect();
-        Manifest { mark, heads, sealed: Vec::new() }
+        Manifest { mark, heads, sealed: Vec::new(), dropped: Vec::new() }
     }
 
     pub(crate) fn with_sealed(mut self, sealed: &[SealedEntry]) -> Self {
@@ -75,13 +81,28 @@ impl Manifest {
         self
     }
 
+    pub(crate) fn with_dropped(mut self, dropped: &[DroppedRun]) -> Self {
+        self.dropped = dropped.to_vec();
+        self
+    }
+
+    /// Runs whose events in the journal do not count.
+    pub(crate) fn gone(&self) -> BTreeSet<RunId> {
+        let sealed = self.sealed.iter().map(|entry| entry.run);
+        sealed.chain(self.dropped.iter().map(|dropped| dropped.run)).collect()
+    }
+
     /// The file's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD_LEN + self.heads.len() * ENTRY_LEN + CRC_LEN);
         out.extend_from_slice(&MAGIC);
-        // An older program must not read a log with archives, whose runs it would not see.
-        let version = if self.sealed.is_empty() { PLAIN_VERSION } else { VERSION };
+        // An older program must not read a log whose archives it would not see, or whose dropped runs it would.
+        let version = match (self.sealed.is_empty(), self.dropped.is_empty()) {
+            (_, false) => VERSION,
+            (false, true) => SEALED_VERSION,
+            (true, true) => PLAIN_VERSION,
+        };
         out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.mark.file.to_le_bytes());
@@ -94,7 +115,7 @@ impl Manifest {
             out.extend_from_slice(&head.chain.0);
             out.extend_from_slice(&head.content.0);
         }
-        if !self.sealed.is_empty() {
+        if version >= SEALED_VERSION {
             out.extend_from_slice(&(self.sealed.len() as u64).to_le_bytes());
         }
         for entry in &self.sealed {
@@ -103,6 +124,10 @@ impl Manifest {
             out.extend_from_slice(&entry.bytes.to_le_bytes());
             out.extend_from_slice(&entry.digest.0);
         }
+        if version >= VERSION {
+            out.extend_from_slice(&(self.dropped.len() as u64).to_le_bytes());
+        }
+        self.dropped.iter().for_each(|dropped| dropped.put(&mut out));
         let crc = crc32fast::hash(&out);
         out.extend_from_slice(&crc.to_le_bytes());
         out
@@ -136,15 +161,10 @@ impl Manifest {
         if version == 0 || u16_at(head, 6) != 0 {
             return Err(contradiction);
         }
-        let sealed = match version {
-            PLAIN_VERSION if rest.is_empty() => Some(Vec::new()),
-            PLAIN_VERSION => None,
-            _ => sealed_entries(rest),
-        };
-        let sealed = sealed.ok_or(contradiction)?;
+        let (sealed, dropped) = lists(version, rest).ok_or(contradiction)?;
         let mark = Mark { file: u32_at(head, 8), offset: u64_at(head, 12) };
         let heads = entries.chunks_exact(ENTRY_LEN).map(entry).collect::<Option<Vec<_>>>();
-        Ok(Manifest { mark, heads: heads.ok_or(damaged("an entry names an impossible stream"))?, sealed })
+        Ok(Manifest { mark, heads: heads.ok_or(damaged("an entry names an impossible stream"))?, sealed, dropped })
     }
 
     /// Reads `MANIFEST` in `dir`; `None` if it is missing.
@@ -190,14 +210,30 @@ fn entry(bytes: &[u8]) -> Option<(Stream, Head)> {
     Some((stream, Head { count: u64_at(bytes, 24), chain, content }))
 }
 
-fn sealed_entries(bytes: &[u8]) -> Option<Vec<SealedEntry>> {
-    let (count, entries) = bytes.split_first_chunk()?;
+/// What follows the entries: archives, then dropped runs. A list that a version is for is not empty, so that every
+/// manifest has one form only.
+fn lists(version: u16, bytes: &[u8]) -> Option<(Vec<SealedEntry>, Vec<DroppedRun>)> {
+    if version == PLAIN_VERSION {
+        return bytes.is_empty().then(|| (Vec::new(), Vec::new()));
+    }
+    let (sealed, rest) = list(bytes, SEALED_LEN, sealed_entry)?;
+    if version == SEALED_VERSION {
+        return (rest.is_empty() && !sealed.is_empty()).then(|| (sealed, Vec::new()));
+    }
+    let (dropped, rest) = list(rest, DROPPED_LEN, DroppedRun::read)?;
+    (rest.is_empty() && !dropped.is_empty()).then_some((sealed, dropped))
+}
+
+/// A count and that many entries of `len` bytes, with what comes behind them.
+fn list<T>(bytes: &[u8], len: usize, read: impl Fn(&[u8]) -> Option<T>) -> Option<(Vec<T>, &[u8])> {
+    let (count, rest) = bytes.split_first_chunk()?;
     let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
-    (count > 0 && count.checked_mul(SEALED_LEN)? == entries.len()).then_some(())?;
-    let entry = |bytes: &[u8]| {
-        let run = RunId(bytes.get(..16)?.try_into().ok()?);
-        let digest = Digest(bytes.get(32..64)?.try_into().ok()?);
-        Some(SealedEntry::new(run, u64_at(bytes, 16), u64_at(bytes, 24), digest))
-    };
-    entries.chunks_exact(SEALED_LEN).map(entry).collect()
+    let (entries, rest) = rest.split_at_checked(count.checked_mul(len)?)?;
+    Some((entries.chunks_exact(len).map(read).collect::<Option<_>>()?, rest))
+}
+
+fn sealed_entry(bytes: &[u8]) -> Option<SealedEntry> {
+    let run = RunId(bytes.get(..16)?.try_into().ok()?);
+    let digest = Digest(bytes.get(32..64)?.try_into().ok()?);
+    Some(SealedEntry::new(run, u64_at(bytes, 16), u64_at(bytes, 24), digest))
 }

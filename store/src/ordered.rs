@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::error::LogError;
 use crate::event::Kind;
 use crate::fence::fenced;
-use crate::frame::{EventKey, StreamKey, View, address_of_key, event_key, stream_of_key};
+use crate::frame::{EventKey, HEADER_LEN, StreamKey, View, address_of_key, event_key, stream_of_key};
 use crate::id::{Seq, Stream};
 use crate::index::{Entry, Index, Order, Place, Slot};
 
@@ -26,8 +26,10 @@ const TREE: &str = "events";
 const CACHE_BYTES: u64 = 32 << 20;
 const TAG_PLACE: u8 = 1;
 const TAG_FRAME: u8 = 2;
-/// Tag, number, kind, time, checksum, file, offset, length.
-const PLACE_LEN: usize = 1 + 8 + 2 + 8 + 4 + 4 + 8 + 4;
+/// Added to the tag where the frame is short; the body's length then follows.
+const TAG_SHORT: u8 = 2;
+/// Tag, number, kind, time, checksum, file, offset, length, and the body's length.
+const PLACE_LEN: usize = 1 + 8 + 2 + 8 + 4 + 4 + 8 + 4 + 4;
 
 /// An open sled database.
 #[derive(Debug)]
@@ -179,7 +181,8 @@ impl Order for SledStore {
 
 fn value(entry: &Entry, whole: Option<&[u8]>) -> Vec<u8> {
     let mut value = Vec::with_capacity(PLACE_LEN + whole.map_or(0, <[u8]>::len));
-    value.push(if whole.is_some() { TAG_FRAME } else { TAG_PLACE });
+    let short = if entry.is_short() { TAG_SHORT } else { 0 };
+    value.push(short + if whole.is_some() { TAG_FRAME } else { TAG_PLACE });
     value.extend_from_slice(&entry.seq.0.to_be_bytes());
     value.extend_from_slice(&entry.kind.code().to_be_bytes());
     value.extend_from_slice(&entry.at_us.to_be_bytes());
@@ -187,19 +190,28 @@ fn value(entry: &Entry, whole: Option<&[u8]>) -> Vec<u8> {
     value.extend_from_slice(&entry.place.file.to_be_bytes());
     value.extend_from_slice(&entry.place.offset.to_be_bytes());
     value.extend_from_slice(&entry.place.len.to_be_bytes());
+    if entry.is_short() {
+        value.extend_from_slice(&entry.body_len.to_be_bytes());
+    }
     value.extend_from_slice(whole.unwrap_or_default());
     value
 }
 
 fn read_value(value: &sled::IVec) -> Option<Slot> {
     let (tag, rest) = value.split_first()?;
+    let (tag, is_short) = if *tag > TAG_SHORT { (tag - TAG_SHORT, true) } else { (*tag, false) };
     let (seq, rest) = rest.split_first_chunk()?;
     let (kind, rest) = rest.split_first_chunk()?;
     let (at_us, rest) = rest.split_first_chunk()?;
     let (crc, rest) = rest.split_first_chunk()?;
     let (file, rest) = rest.split_first_chunk()?;
     let (offset, rest) = rest.split_first_chunk()?;
-    let (len, rest) = rest.split_first_chunk()?;
+    let (len, mut rest) = rest.split_first_chunk()?;
+    let mut body_len = u32::from_be_bytes(*len).checked_sub(HEADER_LEN as u32)?;
+    if is_short {
+        let (len, behind) = rest.split_first_chunk()?;
+        (body_len, rest) = (u32::from_be_bytes(*len), behind);
+    }
     let place =
         Place { offset: u64::from_be_bytes(*offset), file: u32::from_be_bytes(*file), len: u32::from_be_bytes(*len) };
     let entry = Entry {
@@ -207,9 +219,10 @@ fn read_value(value: &sled::IVec) -> Option<Slot> {
         at_us: u64::from_be_bytes(*at_us),
         place,
         crc: u32::from_be_bytes(*crc),
+        body_len,
         kind: Kind::from_code(u16::from_be_bytes(*kind))?,
     };
-    let frame = match (*tag, rest.is_empty()) {
+    let frame = match (tag, rest.is_empty()) {
         (TAG_PLACE, true) => None,
         (TAG_FRAME, false) => {
             // The frame's own checksum vouches for it.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::LogError;
-use crate::fetch::{self, Frames, Slots};
+use crate::fetch::{self, Frames, Slots, Source};
 use crate::files::{Files, RealFiles};
 use crate::frame::{StreamKey, stream_key, stream_of_key};
 use crate::id::{RunId, Seq, Stream};
@@ -18,10 +18,13 @@ use crate::source::{EventSource, Filter, FrameIter, Head, HeaderIter};
 /// How often opening begins anew because runs are being sealed meanwhile.
 const SEAL_TRIES: u32 = 10;
 
+/// A pass over the journal: [`Scan::quick`] or [`Scan::full`].
+type Pass = fn(&Journal, &Path, Option<Manifest>) -> Result<Scan, LogError>;
+
 /// A log as it was when it was opened or last refreshed. It takes no lock and changes nothing, so any number of
 /// processes may read a log, also while another one writes to it.
 ///
-/// It reads the journal alone. Opening checks the whole journal and keeps 40 bytes for every event; bodies are read
+/// It reads the journal alone. Opening checks the whole journal and keeps 48 bytes for every event; bodies are read
 /// when they are asked for. What lies in archives is read from there. A run that is sealed after the log was opened
 /// leaves the journal, so reading it may then fail: open the log again. Events that were written but not yet acknowledged may be seen.
 #[derive(Debug)]
@@ -50,26 +53,35 @@ impl Reader {
     /// # Errors
     /// As [`Reader::open`].
     pub fn open_with(files: Arc<dyn Files>, dir: &Path) -> Result<(Reader, OpenReport), LogError> {
+        Self::open_by(&files, dir, Scan::quick)
+    }
+
+    /// As [`Reader::open_with`], with every digest computed.
+    pub(crate) fn open_full(files: &Arc<dyn Files>, dir: &Path) -> Result<(Reader, OpenReport), LogError> {
+        Self::open_by(files, dir, Scan::full)
+    }
+
+    fn open_by(files: &Arc<dyn Files>, dir: &Path, pass: Pass) -> Result<(Reader, OpenReport), LogError> {
         // A run that is being sealed meanwhile leaves the journal in the middle of the pass: then once more.
         for _ in 0..SEAL_TRIES {
-            let opened = Self::open_once(Arc::clone(&files), dir)?;
+            let opened = Self::open_once(files, dir, pass)?;
             if same_archives(&opened.0, files.as_ref(), dir)? {
                 return Ok(opened);
             }
         }
-        Self::open_once(files, dir)
+        Self::open_once(files, dir, pass)
     }
 
-    fn open_once(files: Arc<dyn Files>, dir: &Path) -> Result<(Reader, OpenReport), LogError> {
+    fn open_once(files: &Arc<dyn Files>, dir: &Path, pass: Pass) -> Result<(Reader, OpenReport), LogError> {
         // The manifest first: the journal then holds at least what it counts, even if a writer goes on meanwhile.
         let (manifest, note) = load_manifest(files.as_ref(), dir)?;
-        let listed = manifest.as_ref().map(|manifest| manifest.sealed.clone()).unwrap_or_default();
-        let journal = Journal::new(Arc::clone(&files), dir);
-        let mut scan = Scan::new(manifest);
-        scan.advance(&journal, dir)?;
+        let lists = manifest.as_ref().map(|manifest| (manifest.sealed.clone(), manifest.dropped.clone()));
+        let (listed, dropped) = lists.unwrap_or_default();
+        let journal = Journal::new(Arc::clone(files), dir);
+        let scan = pass(&journal, dir, manifest)?;
         let notes: Vec<Finding> = note.into_iter().collect();
         let in_journal = |run| scan.heads.keys().filter_map(|key| stream_of_key(key)).any(|stream| stream.run() == run);
-        let sealed = Sealed::load(&files, dir, &listed, in_journal)?;
+        let sealed = Sealed::load(files, dir, (&listed, &dropped), in_journal)?;
         let reader = Reader { dir: dir.to_owned(), journal, scan, sealed, notes };
         let findings = reader.findings();
         let report = OpenReport {
@@ -114,6 +126,10 @@ impl Reader {
         &self.scan
     }
 
+    fn frames_from(&self) -> Source<'_> {
+        Source { journal: &self.journal, payloads: &self.scan.payloads }
+    }
+
     fn slots(&self, stream: Stream, from: Seq) -> Slots<'_> {
         let end = self.head(stream).map_or(0, |head| head.count);
         Slots::new(&self.scan.index, stream, from, end, &self.scan.findings)
@@ -153,7 +169,7 @@ impl EventSource for Reader {
     fn frames(&self, stream: Stream, from: Seq, filter: &Filter) -> FrameIter<'_> {
         match self.sealed.of(stream.run()) {
             Some(archive) => archive.frames(stream, from, filter),
-            None => Box::new(Frames::new(self.slots(stream, from), &self.journal, filter)),
+            None => Box::new(Frames::new(self.slots(stream, from), self.frames_from(), filter)),
         }
     }
 }
@@ -161,7 +177,10 @@ impl EventSource for Reader {
 /// Whether the manifest still lists the archives that it listed when the reader was opened.
 fn same_archives(reader: &Reader, files: &dyn Files, dir: &Path) -> Result<bool, LogError> {
     Ok(match load_manifest(files, dir)? {
-        (Some(manifest), _) => manifest.sealed.iter().all(|entry| reader.sealed.entries.contains(entry)),
+        (Some(manifest), _) => {
+            manifest.sealed.iter().all(|entry| reader.sealed.entries.contains(entry))
+                && manifest.dropped.iter().all(|dropped| reader.sealed.dropped(dropped.run))
+        }
         (None, _) => true,
     })
 }

@@ -1,5 +1,6 @@
 //! One pass over the journal, from its first byte to its end: checks every checksum, position and chain link, compares
-//! the result with the manifest, and builds the index. Opening, following and verifying are all this pass.
+//! the result with the manifest, and builds the index. Opening, following and verifying are all this pass; opening makes it
+//! quicker where the manifest vouches for the digests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,11 +10,12 @@ use crate::digest::chain_content;
 use crate::error::LogError;
 use crate::event::Kind;
 use crate::files::{ReadFile, read_full};
-use crate::frame::{self, Claim, FrameError, HEADER_LEN, StreamKey, View, stream_key, stream_of_key};
+use crate::frame::{self, Claim, Form, FrameError, HEADER_LEN, StreamKey, View, stream_key, stream_of_key};
 use crate::id::{Digest, RunId, Seq, Stream};
-use crate::index::{Entry, Index};
+use crate::index::{Entry, Index, Place};
 use crate::journal::Journal;
 use crate::manifest::{Manifest, Mark};
+use crate::payload::{self, PayloadPlaces, Short};
 use crate::report::{Finding, FindingClass};
 use crate::source::Head;
 
@@ -41,11 +43,19 @@ pub(crate) struct Scan {
     /// Nothing may be appended at `end`, because damage there is kept: the next file must have at least this number.
     pub(crate) next_file: Option<u32>,
     pub(crate) events: u64,
-    /// Journal files before the manifest's mark that still hold events of sealed runs.
+    /// Journal files that still hold events of runs that are gone from it.
     pub(crate) stale: BTreeSet<u32>,
-    /// Runs whose events the journal need not hold, and which do not count where it does.
-    pub(crate) sealed: BTreeSet<RunId>,
+    /// Sealed and dropped runs: the journal need not hold their events, and where it does these do not count.
+    pub(crate) gone: BTreeSet<RunId>,
+    /// Where long texts stand.
+    pub(crate) payloads: PayloadPlaces,
+    /// Long texts that an event which counts has in it.
+    pub(crate) referred: BTreeSet<Digest>,
     manifest: Option<Manifest>,
+    /// Before the manifest's mark, digests are taken from the manifest and not computed.
+    trusts: bool,
+    /// Something before the mark is not as the manifest says, so this pass is worth nothing.
+    doubts: bool,
     /// Streams whose next frame continues one that cannot be read.
     unlinked: BTreeSet<StreamKey>,
     /// Damaged places that have not yet been assigned to an event.
@@ -68,8 +78,39 @@ struct Ahead {
 
 impl Scan {
     pub(crate) fn new(manifest: Option<Manifest>) -> Self {
-        let sealed = manifest.iter().flat_map(|manifest| &manifest.sealed).map(|entry| entry.run).collect();
-        Scan { manifest, sealed, ..Scan::default() }
+        let gone = manifest.as_ref().map(Manifest::gone).unwrap_or_default();
+        Scan { manifest, gone, ..Scan::default() }
+    }
+
+    /// The journal as it is, in a quick pass if nothing speaks against one.
+    ///
+    /// A quick pass checks every frame's checksum and number, but takes the digests of what lies before the manifest's
+    /// mark from the manifest, and so does not notice an event there that was exchanged together with its checksum. If
+    /// anything at all is not as the manifest says, the pass is made anew and computes everything.
+    pub(crate) fn quick(journal: &Journal, dir: &Path, manifest: Option<Manifest>) -> Result<Scan, LogError> {
+        if manifest.is_some() {
+            let mut scan = Scan::new(manifest.clone());
+            scan.trusts = true;
+            scan.advance(journal, dir)?;
+            if !scan.doubts && !scan.findings.iter().any(Finding::is_damage) {
+                return Ok(scan);
+            }
+        }
+        Scan::full(journal, dir, manifest)
+    }
+
+    /// The journal as it is, with every digest computed.
+    pub(crate) fn full(journal: &Journal, dir: &Path, manifest: Option<Manifest>) -> Result<Scan, LogError> {
+        let mut scan = Scan::new(manifest);
+        scan.advance(journal, dir)?;
+        Ok(scan)
+    }
+
+    /// Journal files before `end` that hold something which no run in the journal needs.
+    pub(crate) fn stale_before(&self, end: u32) -> BTreeSet<u32> {
+        let unused = self.payloads.iter().filter(|(digest, _)| !self.referred.contains(digest));
+        let files = self.stale.iter().copied().chain(unused.map(|(_, place)| place.file));
+        files.filter(|number| *number < end).collect()
     }
 
     /// Takes in everything from where the last pass ended. Returns the number of events taken in.
@@ -114,7 +155,7 @@ impl Scan {
         while self.end.offset < window.len {
             match window.frame(self.end.offset)? {
                 Ok(view) => {
-                    self.accept(&view)?;
+                    self.accept(&view, windows.journal)?;
                     self.end.offset += view.bytes().len() as u64;
                 }
                 Err(FrameError::Newer { what }) => return Err(self.newer(what)),
@@ -212,11 +253,15 @@ impl Scan {
     }
 
     /// Takes in one intact frame at `self.end`.
-    fn accept(&mut self, view: &View<'_>) -> Result<(), LogError> {
+    fn accept(&mut self, view: &View<'_>, journal: &Journal) -> Result<(), LogError> {
         if self.manifest.as_ref().is_some_and(|manifest| self.end >= manifest.mark) {
             self.compare_manifest();
         }
-        if self.sealed.contains(&view.stream().run()) {
+        if view.form() == Form::Payload {
+            self.accept_payload(view);
+            return Ok(());
+        }
+        if self.gone.contains(&view.stream().run()) {
             self.stale.insert(self.end.file);
             return Ok(());
         }
@@ -235,20 +280,83 @@ impl Scan {
         }
         if seq.0 > head.count {
             self.note_gap(stream, head.count, seq.0);
-        } else if !self.unlinked.contains(&key) && view.previous() != head.chain {
+        } else if !self.trusts && !self.unlinked.contains(&key) && view.previous() != head.chain {
             let detail = "it does not continue the event before it: one of the two was exchanged".to_owned();
             self.found(FindingClass::ChainBreak, stream, seq, Some(kind), detail);
         }
         self.unlinked.remove(&key);
+        match self.digests(view, kind, head, journal) {
+            Ok((body_len, digests)) => {
+                self.heads.insert(key, Head { count: seq.0 + 1, ..digests });
+                self.index.push(stream, Entry::new(view, kind, body_len, self.end.file, self.end.offset));
+                self.events += 1;
+            }
+            Err(reason) => {
+                self.found(FindingClass::InteriorDamage, stream, seq, Some(kind), reason);
+                self.heads.insert(key, Head { count: seq.0 + 1, ..head });
+                self.unlinked.insert(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of an event's body, and the digests behind the event; or why the event is none, though its frame is
+    /// intact: a long text of it is not.
+    fn digests(&mut self, view: &View<'_>, kind: Kind, head: Head, journal: &Journal) -> Result<(u32, Head), String> {
+        let body_len = payload::body_len(view).ok_or("its parts do not fit together")?;
+        if view.form() == Form::Whole {
+            return Ok((body_len, self.chained(view, kind, head)));
+        }
+        let pieces = Short::parse(view.body()).map(|short| short.pieces).unwrap_or_default();
+        for piece in &pieces {
+            self.referred.insert(piece.digest);
+            if !self.payloads.contains_key(&piece.digest) {
+                self.blame(view.stream(), piece.digest);
+                return Err(format!("its long text {} is damaged or missing", piece.digest.short()));
+            }
+        }
+        if self.trusts {
+            return Ok((body_len, head));
+        }
+        let whole = payload::expand(view, &self.payloads, journal)?;
+        let whole = View::parse(&whole).map_err(|error| error.to_string())?;
+        Ok((body_len, self.chained(&whole, kind, head)))
+    }
+
+    fn chained(&self, whole: &View<'_>, kind: Kind, head: Head) -> Head {
+        if self.trusts {
+            return head;
+        }
         let content = if kind.is_content() {
-            chain_content(head.content, kind, view.layout(), view.body())
+            chain_content(head.content, kind, whole.layout(), whole.body())
         } else {
             head.content
         };
-        self.heads.insert(key, Head { count: seq.0 + 1, chain: Digest::of(view.bytes()), content });
-        self.index.push(stream, Entry::new(view, kind, self.end.file, self.end.offset));
-        self.events += 1;
-        Ok(())
+        Head { chain: Digest::of(whole.bytes()), content, ..head }
+    }
+
+    fn accept_payload(&mut self, view: &View<'_>) {
+        let digest = view.previous();
+        if !self.trusts && Digest::of(view.body()) != digest {
+            let detail = "a long text is not the one that was stored: it was exchanged".to_owned();
+            let finding = Finding::new(FindingClass::InteriorDamage, detail);
+            let claim = Some(Claim { stream: None, seq: Seq(0), kind: None, payload: Some(digest) });
+            self.nameless.push(Nameless { finding: self.findings.len(), at: self.end, claim });
+            self.findings.push(finding.at(Journal::shown(self.end.file), self.end.offset));
+            return;
+        }
+        self.payloads.entry(digest).or_insert(Place::of(view, self.end.file, self.end.offset));
+    }
+
+    /// A damaged place that says it is this long text belongs to the first stream that misses the text.
+    fn blame(&mut self, stream: Stream, digest: Digest) {
+        let is_it = |place: &Nameless| place.claim.is_some_and(|claim| claim.payload == Some(digest));
+        let Some(at) = self.nameless.iter().position(is_it) else { return };
+        let place = self.nameless.remove(at);
+        if let Some(finding) = self.findings.get_mut(place.finding) {
+            finding.stream = Some(stream);
+            finding.detail = format!("a long text: {}", finding.detail);
+        }
     }
 
     fn found(&mut self, class: FindingClass, stream: Stream, seq: Seq, kind: Option<Kind>, detail: String) {
@@ -296,6 +404,10 @@ impl Scan {
     /// Compares what lies before the manifest's mark with the manifest, once.
     fn compare_manifest(&mut self) {
         let Some(manifest) = self.manifest.take() else { return };
+        if std::mem::take(&mut self.trusts) {
+            self.doubts |= self.end < manifest.mark || !self.adopt_heads(&manifest);
+            return;
+        }
         if self.end < manifest.mark {
             // What is appended from now on must lie behind the mark.
             self.next_file = Some(self.end.file.max(manifest.mark.file).saturating_add(1));
@@ -311,6 +423,18 @@ impl Scan {
             finding.stream = Some(stream);
             self.findings.push(finding);
         }
+    }
+
+    /// Takes over the digests of the manifest, if its streams and counts are those that were found.
+    fn adopt_heads(&mut self, manifest: &Manifest) -> bool {
+        let agrees = |(stream, counted): &(Stream, Head)| {
+            self.heads.get(&stream_key(*stream)).is_some_and(|head| head.count == counted.count)
+        };
+        if manifest.heads.len() != self.heads.len() || !manifest.heads.iter().all(agrees) {
+            return false;
+        }
+        self.heads = manifest.heads.iter().map(|(stream, head)| (stream_key(*stream), *head)).collect();
+        true
     }
 
     fn compare_head(&mut self, stream: Stream, counted: Head) {

@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::archive::{ArchiveReader, ArchiveSummary, EXTENSION};
+use crate::dropped::DroppedRun;
 use crate::error::LogError;
 use crate::files::Files;
+use crate::frame::StreamKey;
 use crate::id::{Digest, RunId, Stream};
+use crate::manifest::{Manifest, Mark};
 use crate::report::{Finding, FindingClass};
 use crate::source::Head;
 
@@ -50,21 +53,27 @@ pub(crate) struct Sealed {
     archives: BTreeMap<RunId, Arc<ArchiveReader>>,
     /// What `MANIFEST` must list from now on: what it lists, and archives that were put beside them.
     pub(crate) entries: Vec<SealedEntry>,
+    /// Runs that were dropped, as `MANIFEST` must list them from now on.
+    pub(crate) dropped: Vec<DroppedRun>,
     /// Archives that are there and not listed.
     pub(crate) adopted: usize,
     pub(crate) findings: Vec<Finding>,
 }
 
 impl Sealed {
-    /// Opens what is in the folder. An archive that is not listed counts if no event of its run is in the journal.
+    /// Opens what is in the folder. An archive that is not listed counts if no event of its run is in the journal, and
+    /// if it is not what is left of a dropped run.
     pub(crate) fn load(
         files: &Arc<dyn Files>,
         dir: &Path,
-        listed: &[SealedEntry],
+        (listed, dropped): (&[SealedEntry], &[DroppedRun]),
         in_journal: impl Fn(RunId) -> bool,
     ) -> Result<Sealed, LogError> {
-        let mut sealed = Sealed { entries: listed.to_vec(), ..Sealed::default() };
+        let mut sealed = Sealed { entries: listed.to_vec(), dropped: dropped.to_vec(), ..Sealed::default() };
         let mut there = names(files.as_ref(), dir)?;
+        for run in dropped.iter().filter(|dropped| dropped.unfinished).map(|dropped| dropped.run) {
+            there.remove(&run);
+        }
         for entry in listed {
             let shown = format!("{FOLDER}/{}.{EXTENSION}", entry.run);
             if there.remove(&entry.run) {
@@ -80,6 +89,7 @@ impl Sealed {
                 Ok(archive) if archive.run() == run => {
                     sealed.entries.push(SealedEntry::of(&archive.summary()));
                     sealed.adopted += 1;
+                    sealed.dropped.retain(|dropped| dropped.run != run);
                     sealed.archives.insert(run, Arc::new(archive));
                 }
                 Ok(_) => {
@@ -137,6 +147,16 @@ impl Sealed {
     /// Whether the run is sealed, readable or not.
     pub(crate) fn holds(&self, run: RunId) -> bool {
         self.entries.iter().any(|entry| entry.run == run) || self.archives.contains_key(&run)
+    }
+
+    /// The manifest of a log with these archives and dropped runs.
+    pub(crate) fn manifest(&self, mark: Mark, heads: &BTreeMap<StreamKey, Head>) -> Manifest {
+        Manifest::new(mark, heads).with_sealed(&self.entries).with_dropped(&self.dropped)
+    }
+
+    /// Whether the run was dropped.
+    pub(crate) fn dropped(&self, run: RunId) -> bool {
+        self.dropped.iter().any(|dropped| dropped.run == run)
     }
 
     /// Every archive that is readable, in the order of runs.

@@ -1,41 +1,54 @@
-//! Takes the events of sealed runs out of the journal.
+//! Takes the events of sealed and dropped runs out of the journal, and long texts that no other event has in it.
 //!
 //! A file is replaced by one without them, under the same number, so that a crash leaves either. `MANIFEST` lists the
-//! run as sealed before, and its mark then lies at the beginning of a later file, so what is left of the run's events
-//! is passed over by every pass, whether it is all, some or none of them.
+//! run as sealed or dropped before, and its mark then lies at the beginning of a later file, so what is left of the run's
+//! events is passed over by every pass, whether it is all, some or none of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::error::LogError;
 use crate::files::{Files, ReadFile, read_full};
-use crate::frame::{self, HEADER_LEN, View};
-use crate::id::RunId;
+use crate::frame::{self, Form, HEADER_LEN, View};
+use crate::id::{Digest, RunId};
 use crate::journal::{self, Journal};
 
 /// Bytes that are gathered before they are written.
 const PART: usize = 1 << 20;
 
-/// Rewrites the journal files `numbers` without the events of `sealed` and returns how many bytes that gave back.
-/// Files that hold anything but whole events stay as they are.
-pub(crate) fn sweep(
-    files: &dyn Files,
-    dir: &Path,
-    numbers: &BTreeSet<u32>,
-    sealed: &BTreeSet<RunId>,
-) -> Result<u64, LogError> {
+/// What a sweep leaves.
+pub(crate) struct Sweep<'a> {
+    /// Runs whose events go.
+    pub(crate) gone: &'a BTreeSet<RunId>,
+    /// Long texts that stay.
+    pub(crate) payloads: &'a BTreeSet<Digest>,
+}
+
+impl Sweep<'_> {
+    fn keeps(&self, view: &View<'_>) -> bool {
+        match view.form() {
+            Form::Payload => self.payloads.contains(&view.previous()),
+            Form::Whole | Form::Short => !self.gone.contains(&view.stream().run()),
+        }
+    }
+}
+
+/// Rewrites the journal files `numbers` and returns how many bytes that gave back. Files that hold anything but whole
+/// frames stay as they are.
+pub(crate) fn sweep(files: &dyn Files, dir: &Path, numbers: &BTreeSet<u32>, what: &Sweep<'_>) -> Result<u64, LogError> {
     let mut freed = 0;
     for number in numbers {
-        freed += sweep_file(files, dir, *number, sealed)?;
+        freed += sweep_file(files, dir, *number, what)?;
     }
     Ok(freed)
 }
 
-fn sweep_file(files: &dyn Files, dir: &Path, number: u32, sealed: &BTreeSet<RunId>) -> Result<u64, LogError> {
+fn sweep_file(files: &dyn Files, dir: &Path, number: u32, what: &Sweep<'_>) -> Result<u64, LogError> {
     let folder = dir.join(journal::FOLDER);
     let path = folder.join(journal::file_name(number));
     let new = folder.join(format!("{}.new", journal::file_name(number)));
-    let failed = |error| LogError::io("take sealed events out of the journal file", &path, error);
+    let failed =
+        |error| LogError::io("take the events of sealed and dropped runs out of the journal file", &path, error);
     let old = files.read(&path).map_err(failed)?;
     let len = old.len().map_err(failed)?;
     let mut out = files.open(&new).map_err(failed)?;
@@ -49,7 +62,7 @@ fn sweep_file(files: &dyn Files, dir: &Path, number: u32, sealed: &BTreeSet<RunI
         };
         at += bytes.len() as u64;
         let Ok(view) = View::parse(&bytes) else { continue };
-        if !sealed.contains(&view.stream().run()) {
+        if what.keeps(&view) {
             kept += bytes.len() as u64;
             part.extend_from_slice(&bytes);
         }

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::digest::content_digest_of_run;
+use crate::dropped::DroppedRun;
 use crate::error::LogError;
 use crate::event::{Body, Kind};
 use crate::files::{Files, RealFiles};
-use crate::frame::stream_of_key;
+use crate::frame::{HEADER_LEN, stream_of_key};
 use crate::id::{RunId, Seq, Stream};
 use crate::reader::Reader;
 use crate::report::{Finding, FindingClass};
@@ -34,6 +35,12 @@ pub struct VerifyReport {
     pub archives: u64,
     /// Bytes of the archives.
     pub archive_bytes: u64,
+    /// Long texts that the journal stores on their own, each once.
+    pub payloads: u64,
+    /// Their bytes.
+    pub payload_bytes: u64,
+    /// Runs that were dropped from the log. None of their events counts above.
+    pub dropped: Vec<DroppedRun>,
 }
 
 impl VerifyReport {
@@ -61,7 +68,7 @@ pub fn verify(dir: &Path) -> Result<VerifyReport, LogError> {
 /// # Errors
 /// As [`verify()`].
 pub fn verify_with(files: Arc<dyn Files>, dir: &Path) -> Result<VerifyReport, LogError> {
-    let (reader, opened) = Reader::open_with(files, dir)?;
+    let (reader, opened) = Reader::open_full(&files, dir)?;
     let mut report = VerifyReport { findings: opened.findings, ..VerifyReport::default() };
     let heads = reader.scan().heads.iter();
     report.streams = heads.filter_map(|(key, head)| Some((stream_of_key(key)?, *head))).collect();
@@ -76,6 +83,9 @@ pub fn verify_with(files: Arc<dyn Files>, dir: &Path) -> Result<VerifyReport, Lo
         report.findings.extend(archive.check()?);
     }
     report.streams.extend(reader.sealed().streams());
+    report.payloads = reader.scan().payloads.len() as u64;
+    report.payload_bytes = reader.scan().payloads.values().map(|place| u64::from(place.len) - HEADER_LEN as u64).sum();
+    report.dropped.clone_from(&reader.sealed().dropped);
     let runs = reader.runs();
     report.runs = runs.len() as u64;
     let damaged: BTreeSet<Stream> = report.findings.iter().filter_map(|finding| finding.stream).collect();

@@ -8,6 +8,9 @@ mod cpython;
 mod damage;
 mod doctor;
 mod errors;
+#[expect(dead_code, reason = "its own tests use the rest")]
+#[path = "../../policy/tests/served/fake.rs"]
+mod fake;
 mod forks;
 mod help;
 mod mini;
@@ -16,5 +19,9 @@ mod record_and_read;
 mod regression;
 mod schema;
 mod sealed;
+mod served;
+#[expect(dead_code, reason = "its own tests use the rest")]
+#[path = "../../policy/tests/served/server.rs"]
+mod server;
 mod trainer;
 mod training;

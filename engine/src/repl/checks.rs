@@ -31,6 +31,17 @@ pub(super) fn refusal(code: &str, functions: &[Function], limits: &CellLimits) -
     prepare(code, functions, limits).err()
 }
 
+/// Whether the code gives a name a value of its own anywhere; true for code that does not parse.
+pub(super) fn may_bind(code: &str, name: &str) -> bool {
+    if !code.contains(name) {
+        return false;
+    }
+    let Ok(module) = parse_module(code) else { return true };
+    let mut definitions = Definitions::default();
+    definitions.visit_body(module.suite());
+    definitions.binds(name)
+}
+
 /// The code to run, or the text of a refusal.
 pub(super) fn prepare(code: &str, functions: &[Function], limits: &CellLimits) -> Result<String, String> {
     let Ok(module) = parse_module(code) else {
@@ -279,6 +290,12 @@ struct Definitions {
     modules: BTreeSet<String>,
     /// Names with another meaning.
     others: BTreeSet<String>,
+}
+
+impl Definitions {
+    fn binds(&self, name: &str) -> bool {
+        self.asynchronous.contains(name) || self.modules.contains(name) || self.others.contains(name)
+    }
 }
 
 impl<'a> Visitor<'a> for Definitions {

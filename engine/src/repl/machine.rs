@@ -1,7 +1,7 @@
 //! One interpreter and the cell that it is running. Everything here that runs Python runs on the interpreter thread,
 //! inside [`charged`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::{Arc, OnceLock};
 
@@ -90,6 +90,10 @@ pub(super) struct Machine {
     /// No cell ran yet.
     fresh: bool,
     cell: Cell,
+    /// The host's variables that the running cell read and that the session need not keep after it.
+    read: BTreeSet<String>,
+    /// The host's variables that a cell may have given another value: from then on they are the session's own.
+    own: BTreeSet<String>,
 }
 
 /// A session that has run the prelude and nothing else, as bytes: loading it is cheaper than compiling it anew.
@@ -132,7 +136,9 @@ impl Machine {
         };
         let mut charge = 0;
         let repl = charged(&mut charge, || load_idle(setting, bytes))?;
-        Ok(Machine { state: State::Idle(repl), charge, before: None, fresh, cell: Cell::new(&setting.limits) })
+        let cell = Cell::new(&setting.limits);
+        let (read, own) = (BTreeSet::new(), BTreeSet::new());
+        Ok(Machine { state: State::Idle(repl), charge, before: None, fresh, cell, read, own })
     }
 
     pub(super) fn from_snapshot(setting: &Setting, parts: snapshot::Parts) -> Result<Machine, ReplError> {
@@ -153,7 +159,8 @@ impl Machine {
             (false, None) => Some(Before::Fresh),
             (false, Some(bytes)) => Some(Before::Dumped(Arc::new(bytes))),
         };
-        Ok(Machine { state, charge, before, fresh: head.fresh, cell: head.cell })
+        let (read, own) = (BTreeSet::new(), BTreeSet::new());
+        Ok(Machine { state, charge, before, fresh: head.fresh, cell: head.cell, read, own })
     }
 
     pub(super) fn snapshot(&self, identity: String, seed: u64) -> Result<Vec<u8>, ReplError> {
@@ -169,6 +176,11 @@ impl Machine {
         };
         let head = snapshot::Head { identity, seed, fresh: self.fresh, cell: self.cell.clone() };
         snapshot::write(&snapshot::Parts { head, before, state })
+    }
+
+    /// Whether the next cell can start.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle(_))
     }
 
     /// The session that the running cell gives way to if it breaks.
@@ -206,6 +218,8 @@ impl Machine {
         };
         self.fresh = false;
         self.cell = Cell::new(&setting.limits);
+        let rebinds = |name: &&String| checks::may_bind(&code, name);
+        self.own.extend(setting.variables.iter().map(|(name, _)| name).filter(rebinds).cloned());
         let outcome = self.run(|print| repl.feed_start(&code, NamedValues::new(), print));
         self.pump(setting, outcome)
     }
@@ -267,8 +281,12 @@ impl Machine {
                 Err(failed) => return self.failed(setting, failed),
             };
             let stop = match progress {
-                ReplProgress::Complete { repl, value } => {
-                    charged(&mut self.charge, || drop(value));
+                ReplProgress::Complete { mut repl, value } => {
+                    let read = std::mem::take(&mut self.read);
+                    charged(&mut self.charge, || {
+                        drop(value);
+                        release(&mut repl, &read);
+                    });
                     return Ok(self.done(repl, None));
                 }
                 ReplProgress::NameLookup(lookup) => Continue(self.name(setting, lookup)),
@@ -289,10 +307,15 @@ impl Machine {
 
     fn name(&mut self, setting: &Setting, lookup: ReplNameLookup) -> Outcome {
         let known = lookup.object_id().is_none() && setting.function(&lookup.name).is_some();
+        let variable = setting.variable(&lookup.name).filter(|_| lookup.object_id().is_none());
+        if variable.is_some() && !self.own.contains(&lookup.name) {
+            self.read.insert(lookup.name.clone());
+        }
         self.run(|print| {
-            let found = match known {
-                true => NameLookupResult::Value(MontyObject::function(lookup.name.as_str(), None)),
-                false => NameLookupResult::Undefined,
+            let found = match (known, variable) {
+                (true, _) => NameLookupResult::Value(MontyObject::function(lookup.name.as_str(), None)),
+                (false, Some(text)) => NameLookupResult::Value(MontyObject::string(text.as_str())),
+                (false, None) => NameLookupResult::Undefined,
             };
             lookup.resume(found, print)
         })
@@ -368,9 +391,11 @@ impl Machine {
             return self.limited(setting, limit);
         }
         let text = error_text(&failed.error);
+        let read = std::mem::take(&mut self.read);
         let repl = charged(&mut self.charge, || {
-            let ReplStartError { repl, error } = *failed;
+            let ReplStartError { mut repl, error } = *failed;
             drop(error);
+            release(&mut repl, &read);
             repl
         });
         Ok(self.done(repl, Some(text)))
@@ -380,9 +405,19 @@ impl Machine {
     fn limited(&mut self, setting: &Setting, limit: Limit) -> Result<Progress, ReplError> {
         let before = self.before.take().ok_or_else(|| ReplError::lost("the state before the cell was not kept"))?;
         let stdout = std::mem::take(&mut self.cell.output).finish();
+        let own = std::mem::take(&mut self.own);
         *self = Machine::back(setting, &before)?;
+        self.own = own;
         let error = Some(limit_text(limit, &setting.limits));
         Ok(Progress::Done(CellOutput { stdout, error, limit: Some(limit), rejected: false }))
+    }
+}
+
+/// Takes variables that the host still has out of a session: they are given again when a cell reads them.
+fn release(repl: &mut MontyRepl, read: &BTreeSet<String>) {
+    for name in read {
+        // It fails where the cell itself has deleted the name, and then nothing is left to do.
+        let _ = repl.feed_run(&format!("del {name}"), NamedValues::new(), PrintWriter::Disabled);
     }
 }
 

@@ -27,7 +27,7 @@ mod output;
 mod snapshot;
 mod thread;
 
-use rao_envs::{Args, ToolResult};
+use rao_envs::{Args, Text, ToolResult};
 use serde::{Deserialize, Serialize};
 
 pub use self::cpython::{Cpython, CpythonError, CpythonOptions, Protections};
@@ -159,6 +159,13 @@ pub struct CellOutput {
 /// Python errors are part of [`CellOutput`]; a [`ReplError`] is a mistake of the host or a broken interpreter.
 /// A session may be dropped at any time, in the middle of a cell too.
 pub trait Repl: Send {
+    /// Gives the session a variable that is there before its first cell. The text is shared, not copied, for as long as no
+    /// cell reads the variable. A session from a snapshot is to be given its variables again.
+    ///
+    /// # Errors
+    /// [`ReplError::Misuse`] while a cell is running.
+    fn define(&mut self, name: &str, text: Text) -> Result<(), ReplError>;
+
     /// Starts a cell.
     ///
     /// # Errors

@@ -10,6 +10,8 @@ use monty_types::{
     DateTimeSource, MONTY_VERSION, OsPolicy, RandomSeed, RandomStart, ResourceLimits, ResourceTracker, SleepMode,
 };
 
+use rao_envs::Text;
+
 use super::machine::{Machine, PRELUDE};
 use super::{CellLimits, Function, Progress, Repl, ReplEngine, ReplError, Reply, checks, snapshot, thread};
 
@@ -38,14 +40,15 @@ impl ReplEngine for Monty {
     }
 
     fn open(&self, functions: &[Function], limits: &CellLimits, seed: u64) -> Result<Box<dyn Repl>, ReplError> {
-        let setting = Arc::new(Setting { functions: functions.to_vec(), limits: limits.clone(), seed });
-        Session::from(setting, Machine::fresh)
+        let (functions, limits, variables) = (functions.to_vec(), limits.clone(), Vec::new());
+        Session::from(Arc::new(Setting { functions, limits, seed, variables }), Machine::fresh)
     }
 
     fn restore(&self, functions: &[Function], limits: &CellLimits, bytes: &[u8]) -> Result<Box<dyn Repl>, ReplError> {
         let parts = snapshot::read(&self.identity(), bytes)?;
         let seed = parts.head.seed;
-        let setting = Arc::new(Setting { functions: functions.to_vec(), limits: limits.clone(), seed });
+        let (functions, limits, variables) = (functions.to_vec(), limits.clone(), Vec::new());
+        let setting = Arc::new(Setting { functions, limits, seed, variables });
         Session::from(setting, move |setting| Machine::from_snapshot(setting, parts))
     }
 }
@@ -56,9 +59,15 @@ pub(super) struct Setting {
     pub(super) functions: Vec<Function>,
     pub(super) limits: CellLimits,
     pub(super) seed: u64,
+    /// Variables that the host holds until a cell reads them.
+    pub(super) variables: Vec<(String, Text)>,
 }
 
 impl Setting {
+    pub(super) fn variable(&self, name: &str) -> Option<&Text> {
+        self.variables.iter().find(|(known, _)| known == name).map(|(_, text)| text)
+    }
+
     pub(super) fn function(&self, name: &str) -> Option<&Function> {
         self.functions.iter().find(|function| function.name == name)
     }
@@ -130,6 +139,17 @@ impl Session {
 }
 
 impl Repl for Session {
+    fn define(&mut self, name: &str, text: Text) -> Result<(), ReplError> {
+        if !self.machine()?.is_idle() {
+            return Err(ReplError::misuse("a variable was given while a cell is running"));
+        }
+        let mut setting = Setting::clone(&self.setting);
+        setting.variables.retain(|(known, _)| known != name);
+        setting.variables.push((name.to_owned(), text));
+        self.setting = Arc::new(setting);
+        Ok(())
+    }
+
     fn start(&mut self, code: &str) -> Result<Progress, ReplError> {
         self.machine()?.keep()?;
         let code = code.to_owned();

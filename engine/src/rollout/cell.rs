@@ -45,6 +45,7 @@ impl Rollout {
             Limit::Calls => LimitKind::Calls,
         });
         let (stdout, error, rejected) = (output.stdout, output.error, output.rejected);
+        self.detached.forget(path);
         self.emit(CellFinished { node: path.clone(), step, stdout, error, limit, rejected }.into())
     }
 
@@ -66,15 +67,21 @@ impl Rollout {
                     return self.cell_finished(path, step, output);
                 }
                 Progress::Blocked { pending } => {
+                    self.detach_pending(path, step, &pending)?;
                     if let Some(session) = self.sessions.get_mut(path) {
                         session.progress = Some(Progress::Blocked { pending });
                     }
                     return Ok(());
                 }
-                Progress::Call(call) => {
-                    let reply = self.call(path, step, &call)?;
-                    self.reply(path, reply)?
-                }
+                Progress::Call(call) => match self.call(path, step, &call)? {
+                    Some(reply) => self.reply(path, reply)?,
+                    None => {
+                        if let Some(session) = self.sessions.get_mut(path) {
+                            session.progress = Some(Progress::Call(call));
+                        }
+                        return Ok(());
+                    }
+                },
             };
         }
     }
@@ -120,11 +127,18 @@ impl Rollout {
         if self.parts.config.recursive {
             functions.push(Function { name: LAUNCH.into(), is_async: true });
         }
-        let seed = seed::repl(self.tree.seed_at(self.node(path)?.spawned), path);
-        self.parts.repl.open(&functions, &self.parts.config.cell, seed).map_err(|source| repl_error(path, source))
+        let node = self.node(path)?;
+        let seed = seed::repl(self.tree.seed_at(node.spawned), path);
+        let failed = |source| repl_error(path, source);
+        let mut repl = self.parts.repl.open(&functions, &self.parts.config.cell, seed).map_err(failed)?;
+        if let Some(variable) = self.parts.outside.context_variable() {
+            repl.define(&variable, node.context_text.clone()).map_err(failed)?;
+        }
+        Ok(repl)
     }
 
-    pub(super) fn call(&mut self, path: &NodePath, step: u32, call: &Call) -> Result<Reply, EngineError> {
+    /// What a call is replied with; `None` while it waits for its result elsewhere.
+    pub(super) fn call(&mut self, path: &NodePath, step: u32, call: &Call) -> Result<Option<Reply>, EngineError> {
         let known = self.node(path)?.last_step().map_or(0, |s| s.calls.len());
         if known <= call.call as usize {
             let args = call.args.to_json_text();
@@ -133,20 +147,23 @@ impl Rollout {
         }
         if call.name == LAUNCH {
             self.launch(path, step, call)?;
-            return Ok(Reply::Pending);
+            return Ok(Some(Reply::Pending));
         }
         if call.is_async {
-            return Ok(Reply::Pending);
+            return Ok(Some(Reply::Pending));
         }
         let result = if call.name == FINISH {
             finish_result(&call.args)
         } else {
             let site = CallSite { node: path, step, call: call.call };
-            self.parts.outside.call(&site, &call.name, &call.args)
+            if !self.detach(&site, &call.name, &call.args) {
+                return Ok(None);
+            }
+            self.executed(&site, &call.name, &call.args)
         };
         let answers = vec![(call.call, answer::from_result(&result))];
         self.emit(CallAnswered { node: path.clone(), step, answers }.into())?;
-        Ok(Reply::Now(result))
+        Ok(Some(Reply::Now(result)))
     }
 
     /// Answers that a suspended node can be given now, in the order of its calls.
@@ -155,11 +172,11 @@ impl Rollout {
             return Vec::new();
         };
         let Some(step) = node.last_step() else { return Vec::new() };
-        let is_answerable = |call: &u32| {
-            step.calls.get(*call as usize).is_some_and(|call| match (&call.child, &call.refused) {
-                (Some(child), _) => self.tree.node(child).is_some_and(|child| child.reward.is_some()),
+        let is_answerable = |number: &u32| {
+            step.calls.get(*number as usize).is_some_and(|call| match (&call.child, &call.refused) {
+                (Some(child), _) => self.tree.node(child).is_some_and(|child| self.has_answer(child)),
                 (None, Some(_)) => true,
-                (None, None) => call.name != LAUNCH,
+                (None, None) => call.name != LAUNCH && self.has_come(node, *number),
             })
         };
         let mut calls: Vec<u32> = pending.iter().copied().filter(is_answerable).collect();
@@ -196,7 +213,7 @@ impl Rollout {
             let args = answer::args(path, &call.args)?;
             let step = length(self.node(path)?.steps.len())?.saturating_sub(1);
             let site = CallSite { node: path, step, call: number };
-            return Ok(self.parts.outside.call(&site, &call.name, &args));
+            return Ok(self.executed(&site, &call.name, &args));
         };
         let child = self.node(&child)?;
         Ok(ToolResult::Value(match (&child.finish, child.outcome) {

@@ -1,14 +1,18 @@
 //! The ends of steps, of nodes and of the rollout.
 
+use rao_envs::judge::{Ruling, proxy};
+use rao_envs::{Act, Ending, Judgement};
 use rao_store::event::{NodeFinished, Outcome, RewardAssigned, Role, RolloutFinished, Verdict};
 use rao_store::{Depth, Digest, NodePath};
+use serde_json::json;
 
-use super::{Rollout, cell_output, length};
+use super::{Rollout, cell_output, length, shown};
 use crate::answer;
 use crate::error::EngineError;
 use crate::outside::Asking;
+use crate::protocol;
 use crate::session;
-use crate::tree::Node;
+use crate::tree::{Node, Step};
 
 impl Rollout {
     /// Ends a node's step: cancels what it left running, then ends the node or appends the observation.
@@ -35,7 +39,7 @@ impl Rollout {
         let step = length(node.steps.len())?.saturating_sub(1);
         let (budget, context) = (node.budget, node.tokens.len());
         let goal = self.goal(path)?;
-        let asking = Asking { node: path, goal: &goal, step, budget, context };
+        let asking = Asking { node: path, goal: &goal, ancestors: &[], step, budget, context };
         match self.parts.outside.observation(&asking, stop, &output)? {
             Some(extension) => self.extend(path, Role::Observation, step + 1, extension),
             None => self.end(path, Outcome::ContextOverflow),
@@ -44,6 +48,7 @@ impl Rollout {
 
     pub(super) fn end(&mut self, path: &NodePath, outcome: Outcome) -> Result<(), EngineError> {
         self.sessions.remove(path);
+        self.detached.forget(path);
         self.released.extend(self.rows.remove(path));
         let node = self.node(path)?;
         let value = match (outcome, node.last_step()) {
@@ -54,27 +59,66 @@ impl Rollout {
         self.emit(NodeFinished { node: path.clone(), outcome, value, steps, tokens }.into())
     }
 
-    /// Judges a node that ended and assigns its reward (Eq. 1).
+    /// Judges a node that ended, then assigns its reward (Eq. 1). Where that has to wait for the root's verdict, the node is
+    /// noted and comes again once the root has it.
     pub(super) fn settle_node(&mut self, path: &NodePath) -> Result<(), EngineError> {
         let node = self.node(path)?;
-        let Some(own) = node.success() else {
-            let value = node.finish.as_deref().map(|json| answer::value(path, json)).transpose()?;
-            let judgement = self.parts.outside.verify(path, value.as_ref());
-            let evidence = judgement.evidence.to_string();
-            let evidence_digest = Digest::of(evidence.as_bytes());
-            let (score, source) = (judgement.score, judgement.source);
-            let node = path.clone();
-            return self.emit(Verdict { node, source, score, evidence, evidence_digest, judge: None }.into());
-        };
-        let scores: Vec<f64> = node
-            .children
-            .iter()
-            .filter_map(|child| self.tree.node(child))
-            .map(|c| c.success().unwrap_or(0.0))
-            .collect();
+        let Some(own) = node.success() else { return self.judge(path) };
+        let children: Vec<Option<f64>> =
+            node.children.iter().filter_map(|child| self.tree.node(child)).map(Node::success).collect();
+        if !self.root_is_judged() && children.contains(&None) {
+            self.deferred.insert(path.clone());
+            return Ok(());
+        }
+        let scores: Vec<f64> = children.into_iter().map(|score| score.unwrap_or(0.0)).collect();
         let body = reward(path, own, &scores, self.parts.config.lambda)?;
         self.active.remove(path);
         self.emit(body.into())
+    }
+
+    fn judge(&mut self, path: &NodePath) -> Result<(), EngineError> {
+        if self.deferred.contains(path)
+            && let Some(score) = self.tree.root().and_then(Node::success)
+        {
+            let judgement = Judgement { score, source: "root".into(), evidence: json!({ "root": score }) };
+            return self.give_verdict(path, judgement, Some(proxy().to_json()));
+        }
+        let node = self.node(path)?;
+        let value = node.finish.as_deref().map(|json| answer::value(path, json)).transpose()?;
+        let history: Vec<Act> = node.steps.iter().map(act).collect();
+        let error = node.outcome.filter(|outcome| *outcome != Outcome::Finished).map(protocol::unfinished);
+        match self.parts.outside.verify(path, &Ending { value: value.as_ref(), history: &history, error })? {
+            Ruling::Given { judgement, judge } => self.give_verdict(path, judgement, judge),
+            Ruling::AsRoot if *path == NodePath::root() => {
+                Err(EngineError::Internal("the root's success cannot be its own measure".into()))
+            }
+            Ruling::AsRoot => {
+                self.deferred.insert(path.clone());
+                Ok(())
+            }
+        }
+    }
+
+    fn give_verdict(
+        &mut self,
+        path: &NodePath,
+        judgement: Judgement,
+        judge: Option<String>,
+    ) -> Result<(), EngineError> {
+        let Judgement { score, source, evidence } = judgement;
+        let evidence = evidence.to_string();
+        let evidence_digest = Digest::of(evidence.as_bytes());
+        self.emit(Verdict { node: path.clone(), source, score, evidence, evidence_digest, judge }.into())
+    }
+
+    /// Whether the root has its verdict, so that nothing has to be put off any more.
+    pub(super) fn root_is_judged(&self) -> bool {
+        self.tree.root().is_some_and(|root| root.success().is_some())
+    }
+
+    /// Whether a child's parent can be given its value: it has its reward, or waits for the root's verdict only.
+    pub(super) fn has_answer(&self, child: &Node) -> bool {
+        child.reward.is_some() || self.deferred.contains(&child.path)
     }
 
     pub(super) fn finish(&mut self) -> Result<(), EngineError> {
@@ -89,6 +133,10 @@ impl Rollout {
         let success = self.tree.root().and_then(Node::success).unwrap_or(0.0);
         self.emit(RolloutFinished { nodes, steps, tokens, max_depth, success }.into())
     }
+}
+
+fn act(step: &Step) -> Act {
+    Act { action: step.text.clone(), output: step.output.as_ref().map(shown).unwrap_or_default() }
 }
 
 /// Eq. 1: own success plus lambda times the mean of the launched children's own success, summed in spawn order.

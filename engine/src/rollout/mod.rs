@@ -5,6 +5,7 @@
 //! first needed.
 
 mod cell;
+mod detached;
 mod ending;
 mod launch;
 mod next;
@@ -20,13 +21,14 @@ use rao_store::{NodePath, PolicyVersion, Seq, Stream};
 
 use crate::actor::{Action, Ask};
 use crate::answer;
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, Scheduler};
 use crate::error::EngineError;
 use crate::outside::{Asking, Outside};
 use crate::repl::{CellOutput, Limit, Progress, Repl, ReplEngine, ReplError};
 use crate::sink::Sink;
 use crate::tree::{Node, Tree};
 
+pub use detached::{CallKey, DetachedCall};
 pub use ending::reward;
 
 /// The function that delegates.
@@ -55,6 +57,8 @@ pub struct Parts {
 pub enum Need {
     /// An action of each of these nodes, in this order.
     Actions(Vec<NodePath>),
+    /// Under the `arrival` scheduler: the action of any of these nodes, or the result of a call that runs by itself.
+    Arrivals(Vec<NodePath>),
     /// Nothing: it has finished.
     Nothing,
 }
@@ -67,11 +71,14 @@ pub struct Rollout {
     policy_version: PolicyVersion,
     /// Nodes that are not settled yet; the rest of the tree needs no look.
     active: BTreeSet<NodePath>,
+    /// Nodes that ended and wait for the root's verdict: theirs will be the same, or their reward rests on one that will.
+    deferred: BTreeSet<NodePath>,
     sessions: BTreeMap<NodePath, Session>,
     rows: BTreeMap<NodePath, u64>,
     /// How many rows were handed out; a row is never used twice.
     next_row: u64,
     released: Vec<u64>,
+    detached: detached::Calls,
 }
 
 struct Session {
@@ -89,6 +96,7 @@ enum Move {
     RunCell(NodePath),
     Deliver(NodePath),
     Sample(Vec<NodePath>),
+    Wait(Vec<NodePath>),
     Spawn,
     Finish,
     Nothing,
@@ -125,10 +133,12 @@ impl Rollout {
             parts,
             tree,
             active,
+            deferred: BTreeSet::new(),
             sessions: BTreeMap::new(),
             rows: BTreeMap::new(),
             next_row: 0,
             released: Vec::new(),
+            detached: detached::Calls::default(),
         }
     }
 
@@ -175,11 +185,17 @@ impl Rollout {
                 Move::Deliver(node) => self.deliver(&node)?,
                 Move::Finish => self.finish()?,
                 Move::Sample(nodes) => break Need::Actions(nodes),
+                Move::Wait(nodes) => break Need::Arrivals(nodes),
                 Move::Nothing => break Need::Nothing,
             }
         };
         self.parts.sink.hand_on()?;
         Ok(need)
+    }
+
+    /// The order in which the rollout's nodes go on.
+    fn scheduler(&self) -> Scheduler {
+        self.parts.config.scheduler
     }
 
     fn active_nodes(&self) -> impl DoubleEndedIterator<Item = &Node> {
@@ -198,7 +214,7 @@ impl Rollout {
 
     fn goal(&self, path: &NodePath) -> Result<Goal, EngineError> {
         let node = self.node(path)?;
-        answer::goal(path, &node.goal, &node.targets, &node.context_text)
+        answer::goal(path, &node.goal, &node.targets, node.context_text.clone())
     }
 
     fn spawn_root(&mut self) -> Result<(), EngineError> {
@@ -211,18 +227,31 @@ impl Rollout {
         self.parts.outside.enter(&node, &goal);
         self.active.insert(node.clone());
         let depth = node.depth();
-        let targets = goal.targets.to_string();
-        self.emit(NodeSpawned { node, call, goal: goal.text, targets, context: goal.context, depth, budget }.into())
+        let (targets, context) = (goal.targets.to_string(), goal.context.to_string());
+        self.emit(NodeSpawned { node, call, goal: goal.text, targets, context, depth, budget }.into())
     }
 
     fn prompt(&mut self, path: &NodePath) -> Result<(), EngineError> {
         let goal = self.goal(path)?;
         let node = self.node(path)?;
-        let asking = Asking { node: path, goal: &goal, step: 0, budget: node.budget, context: 0 };
+        let ancestors = self.ancestors(path)?;
+        let asking =
+            Asking { node: path, goal: &goal, ancestors: &ancestors, step: 0, budget: node.budget, context: 0 };
         match self.parts.outside.prompt(&asking)? {
             Some(extension) => self.extend(path, Role::Prompt, 0, extension),
             None => self.end(path, Outcome::ContextOverflow),
         }
+    }
+
+    /// The goals above a node, the closest first, if prompts show them.
+    fn ancestors(&self, path: &NodePath) -> Result<Vec<String>, EngineError> {
+        let mut goals = Vec::new();
+        let mut above = path.parent().filter(|_| self.parts.config.ancestors);
+        while let Some(parent) = above {
+            goals.push(self.node(&parent)?.goal.clone());
+            above = parent.parent();
+        }
+        Ok(goals)
     }
 
     fn extend(
@@ -242,14 +271,25 @@ impl Rollout {
     /// # Errors
     /// When a stored goal cannot be read.
     pub fn asks<'a>(&'a mut self, nodes: &'a [NodePath]) -> Result<Vec<Ask<'a>>, EngineError> {
-        for path in nodes {
-            if !self.rows.contains_key(path) {
-                self.rows.insert(path.clone(), (u64::from(self.parts.ordinal) << 32) | self.next_row);
-                self.next_row += 1;
-            }
-        }
+        nodes.iter().for_each(|path| self.give_row(path));
         let this = &*self;
         nodes.iter().map(|path| this.ask(path)).collect()
+    }
+
+    /// The request for the action of one node.
+    ///
+    /// # Errors
+    /// When a stored goal cannot be read.
+    pub fn request<'a>(&'a mut self, node: &'a NodePath) -> Result<Ask<'a>, EngineError> {
+        self.give_row(node);
+        self.ask(node)
+    }
+
+    fn give_row(&mut self, path: &NodePath) {
+        if !self.rows.contains_key(path) {
+            self.rows.insert(path.clone(), (u64::from(self.parts.ordinal) << 32) | self.next_row);
+            self.next_row += 1;
+        }
     }
 
     fn ask<'a>(&'a self, path: &'a NodePath) -> Result<Ask<'a>, EngineError> {
@@ -294,7 +334,7 @@ impl Rollout {
 }
 
 /// What an agent sees of a cell: its output, then its error.
-fn shown(output: &CellFinished) -> String {
+pub(crate) fn shown(output: &CellFinished) -> String {
     match &output.error {
         Some(error) => format!("{}Error: {error}", output.stdout),
         None => output.stdout.clone(),

@@ -8,7 +8,9 @@ use super::recipes::{ItemId, RecipeDb};
 use super::settings::Verify;
 use super::tasks::{Body, TINY};
 use super::{Move, TextCraft, World, noisy, oracle, prompt};
-use crate::{Args, Episode, Goal, Judgement, NodeKey, PromptStyle, Script, Tool, ToolResult, Turn, Value};
+use crate::{
+    Args, Assessment, Ending, Episode, Goal, Judgement, NodeKey, PromptStyle, Script, Tool, ToolResult, Turn, Value,
+};
 
 const TOOLS: &[Tool] = &[
     Tool { name: "craft", is_async: false },
@@ -187,9 +189,9 @@ impl Episode for CraftEpisode {
         self.read_delegation(args)
     }
 
-    fn verify(&mut self, node: &NodeKey, value: Option<&Value>) -> Judgement {
+    fn verify(&mut self, node: &NodeKey, ending: &Ending<'_>) -> Assessment {
         self.world.end(node);
-        let finished = value.is_some_and(Value::truthy);
+        let finished = ending.value.is_some_and(Value::truthy);
         let (mut delta, mut ledger) = (true, true);
         let mut rows = Vec::new();
         for target in self.nodes.get(node).into_iter().flatten() {
@@ -207,7 +209,7 @@ impl Episode for CraftEpisode {
             Verify::Delta | Verify::Both => delta,
             Verify::Ledger => ledger,
         };
-        Judgement {
+        Assessment::Judged(Judgement {
             score: if finished && known && success { 1.0 } else { 0.0 },
             source: format!("textcraft/{}", self.verify),
             evidence: json!({
@@ -217,7 +219,7 @@ impl Episode for CraftEpisode {
                 "ledger": known && ledger,
                 "disagree": known && delta != ledger,
             }),
-        }
+        })
     }
 
     fn scripted(&self, script: Script, turn: &Turn<'_>) -> String {
@@ -237,7 +239,7 @@ fn goal(db: &RecipeDb, targets: &[(ItemId, u64)], context: String) -> Goal {
     }
     let targets: Map<String, Json> =
         targets.iter().map(|&(item, count)| (db.name(item).to_owned(), json!(count))).collect();
-    Goal { text, targets: Json::Object(targets), context }
+    Goal { text, targets: Json::Object(targets), context: context.into() }
 }
 
 fn read_names(items: &Value) -> Result<Vec<&str>, String> {

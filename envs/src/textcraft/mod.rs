@@ -11,7 +11,7 @@ mod noisy;
 mod oracle;
 mod prompt;
 mod recipes;
-mod rng;
+pub(crate) mod rng;
 mod settings;
 mod tasks;
 mod world;
@@ -31,7 +31,7 @@ pub use settings::{Verify, Worlds};
 pub use tasks::{PRESETS, Preset, TaskGen};
 pub use world::{Consumed, LedgerEntry, World};
 
-use crate::{Defaults, EnvError, Environment, Episode, Selection, Split, Task};
+use crate::{Defaults, EnvError, EnvSettings, Environment, Episode, Guards, Selection, Split, Task};
 use tasks::{Body, WorldRef};
 
 /// The seed of the generated world that tasks share.
@@ -42,6 +42,19 @@ pub const ORACLE_BATCH: u32 = 8;
 
 /// The same for `tiny` tasks, which otherwise would never need a delegation.
 pub const ORACLE_BATCH_TINY: u32 = 1;
+
+/// The settings for all but `tiny` tasks.
+const DEFAULTS: Defaults = Defaults {
+    max_steps: 25,
+    max_steps_flat: 200,
+    max_depth: 6,
+    lambda: 0.0,
+    context: 8192,
+    max_tokens: None,
+    output_chars: 10_000,
+    guards: Guards { no_while: false, no_input: true },
+    shows_ancestors: false,
+};
 
 /// The settings of [`TextCraft`]. The default is the authors' verifier on generated tasks.
 #[derive(Clone, Debug, Default)]
@@ -83,6 +96,22 @@ impl TextCraft {
         }
         let official = config.data.as_deref().map(Official::load).transpose()?;
         Ok(Self { config, official, shared: OnceLock::new() })
+    }
+
+    /// The environment that the command line describes.
+    ///
+    /// # Errors
+    /// As [`TextCraft::new`], and for options that are unknown or out of range.
+    pub fn from_settings(settings: &EnvSettings) -> Result<Self, EnvError> {
+        Self::new(settings::from_command_line(settings)?)
+    }
+
+    /// The environment that a manifest describes; `data` is the folder with the authors' files, for runs that used them.
+    ///
+    /// # Errors
+    /// When the stored settings cannot be read or their data is not there.
+    pub fn reopen(stored: &Json, data: Option<PathBuf>) -> Result<Self, EnvError> {
+        Self::new(settings::from_manifest(stored, data)?)
     }
 
     /// The authors' files, if a data folder was given.
@@ -169,10 +198,14 @@ impl Environment for TextCraft {
 
     fn defaults(&self, presets: &[String]) -> Defaults {
         if !presets.is_empty() && presets.iter().all(|preset| preset == tasks::TINY) {
-            Defaults { max_steps: 8, max_steps_flat: 16, max_depth: 3, lambda: 0.0 }
+            Defaults { max_steps: 8, max_steps_flat: 16, max_depth: 3, ..DEFAULTS }
         } else {
-            Defaults { max_steps: 25, max_steps_flat: 200, max_depth: 6, lambda: 0.0 }
+            DEFAULTS
         }
+    }
+
+    fn default_preset(&self) -> &'static str {
+        tasks::TINY
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Vec<Task>, EnvError> {

@@ -1,11 +1,14 @@
-//! Settings that are chosen by name.
+//! Settings that are chosen by name, on the command line or in a manifest.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
-use crate::EnvError;
+use super::{TextCraftConfig, tasks};
+use crate::{EnvError, EnvSettings};
 
 /// What counts as a node's success. In every mode `finish` must have been called with a non-empty message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +76,47 @@ impl FromStr for Worlds {
             _ => Err(unknown("worlds", text, "shared or fresh")),
         }
     }
+}
+
+/// Settings as a manifest holds them, without what depends on where the data lies.
+#[derive(Deserialize)]
+struct Stored {
+    verify: Verify,
+    worlds: Worlds,
+    world: Json,
+    oracle_batch: Option<u32>,
+    reserve: bool,
+    pre_crafted: bool,
+    tight: bool,
+}
+
+/// The settings of a manifest, with the folder of the authors' files where the run used them.
+pub(super) fn from_manifest(stored: &Json, data: Option<PathBuf>) -> Result<TextCraftConfig, EnvError> {
+    let stored: Stored = Stored::deserialize(stored).map_err(|error| EnvError::Stored { reason: error.to_string() })?;
+    let wanted = stored.world.get("data").and_then(Json::as_str);
+    if let (Some(digest), None) = (wanted, &data) {
+        return Err(EnvError::NeedsData { what: format!("TextCraft-Synth's own files (recipes {digest})") });
+    }
+    Ok(TextCraftConfig {
+        verify: stored.verify,
+        data: wanted.and(data),
+        worlds: stored.worlds,
+        oracle_batch: stored.oracle_batch,
+        reserve: stored.reserve,
+        pre_crafted: stored.pre_crafted,
+        tight: stored.tight,
+    })
+}
+
+/// The settings of the command line.
+pub(super) fn from_command_line(settings: &EnvSettings) -> Result<TextCraftConfig, EnvError> {
+    let options = settings.options.known(tasks::ENV, &["verify", "worlds"])?;
+    Ok(TextCraftConfig {
+        verify: options.read("verify")?.unwrap_or_default(),
+        worlds: options.read("worlds")?.unwrap_or_default(),
+        data: settings.data.clone(),
+        ..TextCraftConfig::default()
+    })
 }
 
 fn unknown(name: &'static str, given: &str, known: &str) -> EnvError {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use rao_envs::textcraft::{CraftEpisode, ItemId, Move};
-use rao_envs::{Args, Episode, Goal, Judgement, Turn, Value};
+use rao_envs::{Args, Ending, Episode, Goal, Judgement, Turn, Value};
 
 pub(crate) fn dict<'a>(pairs: impl IntoIterator<Item = (&'a str, u64)>) -> Value {
     Value::dict(pairs.into_iter().map(|(name, count)| (name, Value::Int(count as i64))))
@@ -63,7 +63,7 @@ pub(crate) fn run(episode: &mut CraftEpisode, limits: Limits, order: Order) -> V
             if finished || steps == limits.budget {
                 live.remove(key);
                 let message = Value::str("done");
-                let judgement = episode.verify(key, finished.then_some(&message));
+                let judgement = episode.verify(key, &Ending::with(finished.then_some(&message))).judged().unwrap();
                 live.values_mut().for_each(|node| node.waiting.retain(|child| child != key));
                 ended.push(Ended { node: key.clone(), steps, judgement });
             }

@@ -93,4 +93,16 @@ impl Projection {
         put(lora::DOWN, ops::linear_weight_gradient(x, &inner)?);
         ops::add_scaled(&dx, &ops::linear_input_gradient(down, &inner)?, 1.0)
     }
+
+    /// Gradients, all zero, of what is trained in a layer that nothing went through.
+    pub(crate) fn unused(&self, mut put: impl FnMut(&str, Tensor)) -> Result<()> {
+        if self.weight.trained {
+            put("weight", self.weight.tensor.zeros_like()?);
+        }
+        if let Some(LowRank { down, up, .. }) = &self.adapter {
+            put(lora::UP, up.zeros_like()?);
+            put(lora::DOWN, down.zeros_like()?);
+        }
+        Ok(())
+    }
 }

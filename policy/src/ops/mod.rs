@@ -6,6 +6,7 @@
 
 mod attention;
 mod embedding;
+mod experts;
 mod linear;
 mod math;
 mod rms_norm;
@@ -16,6 +17,7 @@ mod token_logprob;
 
 pub(crate) use attention::{Heads, path_attention, path_attention_gradients};
 pub(crate) use embedding::{gather_gradient, gather_rows};
+pub(crate) use experts::{Routes, Visit};
 pub(crate) use linear::{linear, linear_add, linear_input_gradient, linear_weight_gradient};
 pub(crate) use math::{exp, simd, softmax_parts};
 pub(crate) use rms_norm::{rms_norm, rms_norm_gradients};

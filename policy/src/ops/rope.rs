@@ -12,13 +12,13 @@ pub(crate) struct RopeTable {
 }
 
 impl RopeTable {
-    /// Angles for positions `0..positions`: `position * theta^(-2 i / head_dim)`, the frequency and the angle rounded to f32
-    /// as transformers does, since at position 8,000 that rounding is larger than f32's own error in the cosine.
-    pub(crate) fn new(head_dim: usize, theta: f64, positions: usize) -> Self {
-        let half = head_dim / 2;
-        let frequencies: Vec<f32> = (0..half).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64) as f32).collect();
+    /// Angles for positions `0..positions`: position times frequency (see [`crate::RopeScaling::frequencies`]), rounded to
+    /// f32 as transformers does, since at position 8,000 that rounding is larger than f32's own error in the cosine. Cosines
+    /// and sines are multiplied by the factor that comes with the frequencies.
+    pub(crate) fn new((frequencies, factor): &(Vec<f32>, f32), positions: usize) -> Self {
         let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
-        Self { half, cos: angles().map(|a| a.cos() as f32).collect(), sin: angles().map(|a| a.sin() as f32).collect() }
+        let table = |f: fn(f64) -> f64| angles().map(|a| (f(a) * f64::from(*factor)) as f32).collect();
+        Self { half: frequencies.len(), cos: table(f64::cos), sin: table(f64::sin) }
     }
 
     /// Positions it covers.

@@ -112,7 +112,7 @@ fn plain_rope(x: &Tensor, positions: &[usize], dim: usize) -> Tensor {
 fn rope_matches() {
     let (dim, heads) = (10, 3);
     let rope = |positions: &[usize]| Rope {
-        table: RopeTable::new(dim, 10_000.0, 256).into(),
+        table: RopeTable::new(&crate::RopeScaling::None.frequencies(dim, 10_000.0), 256).into(),
         positions: positions.to_vec().into(),
     };
     let near = [0usize, 1, 2, 0, 1, 7, 3];

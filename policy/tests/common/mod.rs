@@ -15,8 +15,10 @@ pub(crate) fn config(vocab_size: usize) -> Config {
         head_dim: 20,
         rms_norm_eps: 1e-6,
         rope_theta: 10_000.0,
+        rope_scaling: rao_policy::RopeScaling::None,
         tie_word_embeddings: true,
         max_positions: 512,
+        experts: None,
     }
 }
 

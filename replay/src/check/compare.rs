@@ -83,6 +83,30 @@ impl Shared {
         Ok(action)
     }
 
+    /// Which of the waiting nodes the log lets act next.
+    pub(super) fn next_to_act(&mut self, waiting: &[NodePath]) -> Result<NodePath, EngineError> {
+        match self.upcoming() {
+            Some(Body::ActionSampled(action)) if waiting.contains(&action.node) => Ok(action.node.clone()),
+            _ => {
+                let at = self.next;
+                let names: Vec<String> = waiting.iter().map(ToString::to_string).collect();
+                let got = match names.as_slice() {
+                    [] => "a wait for the answer to a call".to_owned(),
+                    [node] => format!("an action of node {node}"),
+                    _ => format!("an action of one of the nodes {}", names.join(", ")),
+                };
+                self.diverge(at, Divergence::of_kind(&self.events, at, got));
+                Err(EngineError::Diverged { seq: at as u64 })
+            }
+        }
+    }
+
+    /// Whether the next event answers this call.
+    pub(super) fn answers_next(&self, node: &NodePath, step: u32, call: u32) -> bool {
+        matches!(self.upcoming(), Some(Body::CallAnswered(next)) if next.node == *node && next.step == step
+            && next.answers.iter().any(|(answered, _)| *answered == call))
+    }
+
     fn diverge(&mut self, at: usize, divergence: Divergence) {
         if self.divergence.is_none() {
             self.next = at;

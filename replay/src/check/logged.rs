@@ -8,7 +8,8 @@ use rao_engine::repl::{Call, CellOutput, Progress, Repl, ReplError, Reply};
 use rao_engine::{
     Asking, CallSite, EngineConfig, EngineError, Extension, LAUNCH, Outside, answer, cell_output, protocol,
 };
-use rao_envs::{Args, Episode, Goal, Judgement, ToolResult, Value};
+use rao_envs::judge::Ruling;
+use rao_envs::{Args, Ending, Episode, Goal, Judgement, Text, ToolResult};
 use rao_store::NodePath;
 use rao_store::event::{Body, Role, RunStarted, StopReason};
 
@@ -21,6 +22,7 @@ use super::compare::Shared;
 pub(super) struct Logged {
     pub(super) shared: Rc<RefCell<Shared>>,
     tools: Vec<(String, bool)>,
+    context_variable: Option<String>,
     config: EngineConfig,
 }
 
@@ -29,7 +31,8 @@ impl Logged {
         let manifest: serde_json::Value = serde_json::from_str(&started.env_config).unwrap_or_default();
         let tools = manifest.get("tools").and_then(|tools| tools.as_array()).into_iter().flatten();
         let pair = |tool: &serde_json::Value| Some((tool.get(0)?.as_str()?.to_owned(), tool.get(1)?.as_bool()?));
-        Logged { shared, tools: tools.filter_map(pair).collect(), config: config.clone() }
+        let context_variable = manifest.get("context_variable").and_then(|name| name.as_str()).map(str::to_owned);
+        Logged { shared, tools: tools.filter_map(pair).collect(), context_variable, config: config.clone() }
     }
 
     /// The logged extension that is due for `node`, if one is.
@@ -42,6 +45,42 @@ impl Logged {
         }
     }
 
+    /// What the log says of a node that ended: its verdict if that is due, or that it is to have the root's.
+    pub(super) fn due_ruling(&self, node: &NodePath) -> Ruling {
+        let shared = self.shared.borrow();
+        let given = |due: &rao_store::event::Verdict| Ruling::Given {
+            judgement: Judgement {
+                score: due.score,
+                source: due.source.clone(),
+                evidence: serde_json::from_str(&due.evidence).unwrap_or_default(),
+            },
+            judge: due.judge.clone(),
+        };
+        if let Some(Body::Verdict(due)) = shared.upcoming()
+            && due.node == *node
+            && due.source != "root"
+        {
+            return given(due);
+        }
+        let own = shared.events().iter().find_map(|event| match &event.body {
+            Body::Verdict(verdict) if verdict.node == *node => Some(verdict.source.as_str()),
+            _ => None,
+        });
+        match own {
+            Some("root") => Ruling::AsRoot,
+            // A log that stops before the root was judged.
+            None if *node != NodePath::root() => Ruling::AsRoot,
+            _ => Ruling::Given {
+                judgement: Judgement {
+                    score: 0.0,
+                    source: "the log has no verdict here".into(),
+                    evidence: serde_json::Value::Null,
+                },
+                judge: None,
+            },
+        }
+    }
+
     fn not_in_log(what: &str) -> ToolResult {
         ToolResult::Raised { kind: "RuntimeError".into(), message: format!("the log has no answer to this {what}") }
     }
@@ -51,7 +90,7 @@ impl Outside for Logged {
     fn root_goal(&mut self) -> Goal {
         match self.shared.borrow().upcoming() {
             Some(Body::NodeSpawned(due)) => goal_of(&due.node, &due.goal, &due.targets, &due.context),
-            _ => Goal { text: String::new(), targets: serde_json::Value::Null, context: String::new() },
+            _ => Goal { text: String::new(), targets: serde_json::Value::Null, context: Text::default() },
         }
     }
 
@@ -95,30 +134,27 @@ impl Outside for Logged {
                 if due.goal.is_empty() {
                     Err(due.text.clone())
                 } else {
-                    Ok(Goal { text: due.goal.clone(), targets: serde_json::Value::Null, context: String::new() })
+                    Ok(Goal { text: due.goal.clone(), targets: serde_json::Value::Null, context: Text::default() })
                 }
             }
             _ => Err("the log has no answer to this launch".into()),
         }
     }
 
-    fn verify(&mut self, node: &NodePath, _value: Option<&Value>) -> Judgement {
-        match self.shared.borrow().upcoming() {
-            Some(Body::Verdict(due)) if due.node == *node => Judgement {
-                score: due.score,
-                source: due.source.clone(),
-                evidence: serde_json::from_str(&due.evidence).unwrap_or_default(),
-            },
-            _ => Judgement {
-                score: 0.0,
-                source: "the log has no verdict here".into(),
-                evidence: serde_json::Value::Null,
-            },
-        }
+    fn context_variable(&self) -> Option<String> {
+        self.context_variable.clone()
+    }
+
+    fn verify(&mut self, node: &NodePath, _ending: &Ending<'_>) -> Result<Ruling, EngineError> {
+        Ok(self.due_ruling(node))
     }
 
     fn episode(&self) -> Option<&dyn Episode> {
         None
+    }
+
+    fn is_next(&self, site: &CallSite<'_>) -> Option<bool> {
+        Some(self.shared.borrow().answers_next(site.node, site.step, site.call))
     }
 
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {
@@ -131,7 +167,7 @@ fn goal_of(node: &NodePath, text: &str, targets: &str, context: &str) -> Goal {
     answer::goal(node, text, targets, context).unwrap_or_else(|_| Goal {
         text: text.to_owned(),
         targets: serde_json::Value::Null,
-        context: context.to_owned(),
+        context: Text::from(context),
     })
 }
 
@@ -179,6 +215,10 @@ impl StandIn {
 }
 
 impl Repl for StandIn {
+    fn define(&mut self, _name: &str, _text: Text) -> Result<(), ReplError> {
+        Ok(())
+    }
+
     fn start(&mut self, _code: &str) -> Result<Progress, ReplError> {
         self.next()
     }

@@ -13,6 +13,7 @@
 //! before `from`; before `from` no policy, tool or judge is called. The events that a fork shares with its base are facts
 //! of another execution: they are never made again, but compared with the base where the log has it.
 
+mod bench;
 mod compare;
 mod divergence;
 mod fold;
@@ -285,7 +286,11 @@ impl Replay {
 
     fn run(&self, rollout: &mut Rollout, means: &mut Means) -> Result<(), EngineError> {
         loop {
-            let Need::Actions(nodes) = rollout.advance()? else { return Ok(()) };
+            let (waiting, is_batch) = match rollout.advance()? {
+                Need::Actions(nodes) => (nodes, true),
+                Need::Arrivals(nodes) => (nodes, false),
+                Need::Nothing => return Ok(()),
+            };
             for row in rollout.take_released() {
                 if let Some(actor) = &mut means.actor {
                     actor.release(row);
@@ -294,6 +299,8 @@ impl Replay {
             if self.shared.borrow().has_ended() {
                 return Ok(());
             }
+            // Under `arrival` one node acts at a time; which one is a fact of the log.
+            let nodes = if is_batch { waiting } else { vec![self.shared.borrow_mut().next_to_act(&waiting)?] };
             let actions = match (self.check, &mut means.actor) {
                 (Check::Tokens, Some(actor)) => {
                     self.shared.borrow_mut().policy_calls += nodes.len() as u64;
@@ -343,7 +350,7 @@ impl Replay {
             next: "name it with --policy, or use --check tools",
         })?;
         let live = Live::new(episode, Arc::clone(actor.chat()), self.config.clone());
-        Ok(Box::new(tools::Full::new(logged, live)))
+        Ok(Box::new(tools::Full::new(logged, live, &self.config)))
     }
 }
 
@@ -360,6 +367,7 @@ fn cause(started: &RunStarted, check: Check, means: &Means) -> Option<String> {
         let mut stored: serde_json::Value = serde_json::from_str(&started.env_config).unwrap_or_default();
         if let Some(object) = stored.as_object_mut() {
             object.remove("tools");
+            object.remove("context_variable");
         }
         let now = env.config();
         if stored != now {

@@ -4,10 +4,12 @@ use rao_engine::repl::{CellOutput, Repl};
 use rao_engine::{
     Asking, CallSite, EngineConfig, EngineError, Extension, Live, Outside, prompt_text, prompt_texts, protocol,
 };
-use rao_envs::{Args, Episode, Goal, Judgement, ToolResult, Value};
+use rao_envs::judge::Ruling;
+use rao_envs::{Args, Ending, Episode, Goal, ToolResult};
 use rao_store::NodePath;
 use rao_store::event::{Role, StopReason};
 
+use super::bench::Bench;
 use super::logged::Logged;
 
 /// The `tools` outside: a real episode; turn texts are made again, and only their token ids come from the log, so that
@@ -16,11 +18,12 @@ pub(super) struct Tools {
     logged: Logged,
     episode: Box<dyn Episode>,
     config: EngineConfig,
+    bench: Bench,
 }
 
 impl Tools {
     pub(super) fn new(logged: Logged, episode: Box<dyn Episode>, config: EngineConfig) -> Self {
-        Tools { logged, episode, config }
+        Tools { logged, episode, bench: Bench::new(&config), config }
     }
 }
 
@@ -63,13 +66,22 @@ impl Outside for Tools {
         self.episode.delegate(site.node.ordinals(), args)
     }
 
-    fn verify(&mut self, node: &NodePath, value: Option<&Value>) -> Judgement {
+    fn context_variable(&self) -> Option<String> {
+        self.episode.context_variable().map(str::to_owned)
+    }
+
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError> {
         self.logged.shared.borrow_mut().judge_calls += 1;
-        self.episode.verify(node.ordinals(), value)
+        let assessment = self.episode.verify(node.ordinals(), ending);
+        self.bench.rule(&self.logged, node, assessment)
     }
 
     fn episode(&self) -> Option<&dyn Episode> {
         Some(&*self.episode)
+    }
+
+    fn is_next(&self, site: &CallSite<'_>) -> Option<bool> {
+        self.logged.is_next(site)
     }
 
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {
@@ -81,11 +93,12 @@ impl Outside for Tools {
 pub(super) struct Full {
     logged: Logged,
     live: Live,
+    bench: Bench,
 }
 
 impl Full {
-    pub(super) fn new(logged: Logged, live: Live) -> Self {
-        Full { logged, live }
+    pub(super) fn new(logged: Logged, live: Live, config: &EngineConfig) -> Self {
+        Full { logged, live, bench: Bench::new(config) }
     }
 }
 
@@ -124,13 +137,22 @@ impl Outside for Full {
         self.live.delegate(site, args)
     }
 
-    fn verify(&mut self, node: &NodePath, value: Option<&Value>) -> Judgement {
+    fn context_variable(&self) -> Option<String> {
+        self.live.context_variable()
+    }
+
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError> {
         self.logged.shared.borrow_mut().judge_calls += 1;
-        self.live.verify(node, value)
+        let assessment = self.live.assess(node, ending);
+        self.bench.rule(&self.logged, node, assessment)
     }
 
     fn episode(&self) -> Option<&dyn Episode> {
         self.live.episode()
+    }
+
+    fn is_next(&self, site: &CallSite<'_>) -> Option<bool> {
+        self.logged.is_next(site)
     }
 
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {

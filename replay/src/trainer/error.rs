@@ -151,7 +151,7 @@ pub enum TrainError {
     },
     /// A loss that compares probabilities, and actions that have none.
     #[error(
-        "event {address}: the action was scripted, so it has no log-probabilities, which the loss `{loss}` needs: train with `--loss sft`, or record with a local policy"
+        "event {address}: the action has no log-probabilities of a known distribution, which the loss `{loss}` needs (it was scripted, or its server gave only text or does not say what its numbers are of): train with `--loss sft`, or record with a local policy, or with a server that gives tokens and log-probabilities, at temperature 1"
     )]
     NoLogprobs {
         /// The first such action.
@@ -168,6 +168,16 @@ pub enum TrainError {
         address: Address,
         /// Its temperature.
         temperature: f32,
+        /// The loss.
+        loss: &'static str,
+    },
+    /// A loss that needs samples of the whole distribution.
+    #[error(
+        "event {address}: top-p or top-k left tokens out when the action was sampled, but the loss `{loss}` needs samples of the model's own distribution: record without them, or train with `--loss sft`"
+    )]
+    Truncated {
+        /// The first such action.
+        address: Address,
         /// The loss.
         loss: &'static str,
     },
@@ -252,9 +262,12 @@ impl TrainError {
         use TrainError as E;
         match self {
             E::Log(error) => log_class(error),
-            E::Settings(_) | E::Runs(_) | E::NoLogprobs { .. } | E::Temperature { .. } | E::Tokenizer { .. } => {
-                Class::Usage
-            }
+            E::Settings(_)
+            | E::Runs(_)
+            | E::NoLogprobs { .. }
+            | E::Temperature { .. }
+            | E::Truncated { .. }
+            | E::Tokenizer { .. } => Class::Usage,
             E::TooLong { .. } | E::Config { .. } | E::Memory { .. } => Class::Usage,
             E::Nothing(_) => Class::Incomplete,
             E::Damaged { .. } | E::Content { .. } | E::Prefix { .. } | E::NoContext { .. } | E::TokenCount { .. } => {

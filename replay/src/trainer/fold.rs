@@ -56,10 +56,12 @@ pub struct RolloutNumbers {
     pub fork: bool,
     /// Its nodes in the order of their paths.
     pub nodes: Vec<NodeNumbers>,
-    /// The first action without log-probabilities.
+    /// The first action without log-probabilities, or with such that nobody knows the distribution of.
     pub unscored: Option<Address>,
     /// The first action sampled at a temperature other than 1, with that temperature.
     pub tempered: Option<(Address, f32)>,
+    /// The first action whose sampler left a part of the vocabulary out.
+    pub truncated: Option<Address>,
 }
 
 /// What pass 1 gives.
@@ -158,6 +160,7 @@ struct Rollout {
     nodes: BTreeMap<NodePath, Node>,
     unscored: Option<Address>,
     tempered: Option<(Address, f32)>,
+    truncated: Option<Address>,
     finished: bool,
 }
 
@@ -243,10 +246,12 @@ impl Rollout {
 
     fn act(&mut self, address: Address, action: &ActionSampled) -> Result<(), TrainError> {
         action.check().map_err(|source| TrainError::TokenCount { address, source })?;
-        if action.logprob_kind == LogProbKind::Absent {
+        if matches!(action.logprob_kind, LogProbKind::Absent | LogProbKind::Unknown) {
             self.unscored.get_or_insert(address);
         } else if action.sampler.temperature != 1.0 {
             self.tempered.get_or_insert((address, action.sampler.temperature));
+        } else if !action.sampler.is_whole() {
+            self.truncated.get_or_insert(address);
         }
         let node = self.node(address, &action.node)?;
         if node.length == 0 && !action.tokens.is_empty() {
@@ -305,6 +310,7 @@ impl Rollout {
             nodes,
             unscored: self.unscored,
             tempered: self.tempered,
+            truncated: self.truncated,
         })
     }
 }

@@ -303,6 +303,9 @@ impl Trainer {
         if let Some((address, temperature)) = rollout.tempered {
             return Err(TrainError::Temperature { address, temperature, loss });
         }
+        if let Some(address) = rollout.truncated {
+            return Err(TrainError::Truncated { address, loss });
+        }
         Ok(())
     }
 

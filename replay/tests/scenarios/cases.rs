@@ -1,13 +1,16 @@
 //! Trees of particular shapes.
 
-use rao_engine::Tree;
+use std::time::Duration;
+
 use rao_engine::repl::CellLimits;
-use rao_engine::{Actor, EngineConfig};
+use rao_engine::{Actor, Ask, EngineConfig, Scheduler, Tree};
 use rao_replay::check::Check;
-use rao_store::event::{Body, Outcome, RefusalReason};
+use rao_store::event::{Body, LimitKind, Outcome, RefusalReason};
 use rao_store::{EventSource, Filter, NodePath, RolloutId, Seq, Stream};
 
-use crate::stage::{Played, RUN, checked, config, cut_and_resume, means, open, plan, record_in, replay_everything};
+use crate::stage::{
+    Late, Played, RUN, checked, config, cut_and_finish, cut_and_resume, means, open, plan, record_in, replay_everything,
+};
 
 const STREAM: Stream = Stream::Rollout(RUN, RolloutId(0));
 
@@ -53,15 +56,29 @@ fn the_same_goal_in_a_row_and_side_by_side_is_told_apart() {
         ("0.2", 0) => "x = 1".to_owned(),
         (node, _) => format!("finish('{node}')"),
     });
-    let dir = tempfile::tempdir().unwrap();
-    let log = open(dir.path());
-    record_in(&log, &plan(1, 1, config()), &mut *actor.again());
-    let tree = tree(&*log);
-    let root = tree.root().unwrap();
-    assert_eq!(root.steps[0].output.as_ref().unwrap().stdout, "0.0 0.1 0.2 0.3\n");
-    assert_eq!(root.steps[0].resumes, [vec![0], vec![1], vec![3], vec![2]], "the fourth answers first");
-    assert_eq!(tree.len(), 5);
-    replay_everything(&*log, &mut means(actor.again()));
+    // In rounds the third child, which takes longer, answers last; as answers arrive, whichever child is asked for less
+    // long answers first. Ids follow the order of the calls, and every answer reaches its own call.
+    let slow = |node: &'static str| {
+        move |ask: &Ask<'_>| Duration::from_millis(if ask.node.to_string() == node { 30 } else { 1 })
+    };
+    let late = |node| -> Box<dyn Actor> { Box::new(Late::new(actor.again(), 8, slow(node))) };
+    let ways: [(Scheduler, Box<dyn Actor>, [u32; 2]); 4] = [
+        (Scheduler::Rounds, actor.again(), [3, 2]),
+        (Scheduler::Arrival, actor.again(), [3, 2]),
+        (Scheduler::Arrival, late("0.2"), [3, 2]),
+        (Scheduler::Arrival, late("0.3"), [2, 3]),
+    ];
+    for (scheduler, mut policy, last) in ways {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(dir.path());
+        record_in(&log, &plan(1, 1, EngineConfig { scheduler, ..config() }), &mut *policy);
+        let tree = tree(&*log);
+        let root = tree.root().unwrap();
+        assert_eq!(root.steps[0].output.as_ref().unwrap().stdout, "0.0 0.1 0.2 0.3\n");
+        assert_eq!(root.steps[0].resumes, [vec![0], vec![1], vec![last[0]], vec![last[1]]], "{scheduler:?}");
+        assert_eq!(tree.len(), 5);
+        replay_everything(&*log, &mut means(actor.again()));
+    }
 }
 
 /// Children that raise, run out of steps, hit a limit, are refused, are cancelled because their parent raised, or are
@@ -108,9 +125,36 @@ fn trouble_is_recorded_replayed_and_resumed_the_same() {
         .collect();
     assert_eq!(refused, [RefusalReason::Goal, RefusalReason::Depth]);
     let limited = tree.node(&NodePath::root().child(1)).unwrap().steps[0].output.clone().unwrap();
-    assert!(limited.limit.is_some(), "{limited:?}");
+    assert_eq!(limited.limit, Some(LimitKind::Calls), "{limited:?}");
     replay_everything(&*log, &mut means(actor.again()));
     cut_and_resume(&*log, &plan, &actor, 1);
+}
+
+#[test]
+fn a_sub_agent_whose_cell_runs_out_of_time_is_recorded_replayed_and_resumed_the_same() {
+    let actor = Played::cells(&[
+        ("0", &["print(await asyncio.gather(launch_subagent(GOAL), launch_subagent(GOAL)))", "finish('root')"]),
+        ("0.0", &["x = 1", "x = view_inventory()\nwhile True:\n    pass", "print(x)\nfinish(x)"]),
+        ("0.1", &["y = 1", "finish(y)"]),
+    ]);
+    let cell = CellLimits { time_ms: 250, ..CellLimits::default() };
+    for scheduler in [Scheduler::Rounds, Scheduler::Arrival] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(dir.path());
+        let plan = plan(1, 1, EngineConfig { scheduler, cell: cell.clone(), ..config() });
+        record_in(&log, &plan, &mut *actor.again());
+        let tree = tree(&*log);
+        let child = tree.node(&NodePath::root().child(0)).unwrap();
+        let limited = child.steps[1].output.clone().unwrap();
+        assert_eq!((limited.limit, child.steps[1].calls.len()), (Some(LimitKind::Time), 1));
+        assert_eq!(child.steps[2].output.clone().unwrap().stdout, "1\n", "the variables are as before the cell");
+        let mut means = means(actor.again());
+        replay_everything(&*log, &mut means);
+        match scheduler {
+            Scheduler::Rounds => cut_and_resume(&*log, &plan, &actor, 7),
+            Scheduler::Arrival => cut_and_finish(&*log, &plan, &mut means, &|| actor.again(), 7),
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aligned;
+mod arrival;
 mod cases;
 mod changed;
 mod forks;

@@ -4,9 +4,11 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use rao_engine::repl::CellLimits;
-use rao_engine::{Ask, EngineConfig};
+use rao_engine::{Actor, Ask, EngineConfig, Scheduler};
 
-use crate::stage::{Played, config, cut_and_resume, means, open, plan, record_in, replay_everything};
+use crate::stage::{
+    Late, Played, config, cut_and_finish, cut_and_resume, means, open, plan, record_in, replay_everything,
+};
 
 /// Cells; `GOAL` is the node's own targets and `ITEM` the first item among them.
 const CELLS: [&str; 16] = [
@@ -52,5 +54,22 @@ proptest! {
         record_in(&log, &plan, &mut *actor.again());
         replay_everything(&*log, &mut means(actor.again()));
         cut_and_resume(&*log, &plan, &actor, 4);
+    }
+
+    /// The same with answers that come in any order: the order is a fact, which every check takes from the log.
+    #[test]
+    fn any_program_is_replayed_as_its_answers_arrived(choices in prop::collection::vec(0..CELLS.len(), 9), seed: u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(dir.path());
+        let actor = Played::new(move |ask| chosen(ask, &choices));
+        let cell = CellLimits { calls: 5, ..CellLimits::default() };
+        let scheduler = Scheduler::Arrival;
+        let config = EngineConfig { max_depth: 2, max_steps: 3, max_nodes: 5, cell, scheduler, ..config() };
+        let plan = plan(1, 1, config);
+        record_in(&log, &plan, &mut Late::scrambled(actor.again(), 3, seed));
+        let mut means = means(actor.again());
+        replay_everything(&*log, &mut means);
+        let again = || -> Box<dyn Actor> { Box::new(Late::scrambled(actor.again(), 3, seed ^ 1)) };
+        cut_and_finish(&*log, &plan, &mut means, &again, 11);
     }
 }

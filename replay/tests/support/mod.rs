@@ -72,8 +72,10 @@ pub(crate) fn decoder(seed: u64) -> Decoder {
         head_dim: 8,
         rms_norm_eps: 1e-6,
         rope_theta: 10_000.0,
+        rope_scaling: rao_policy::RopeScaling::None,
         tie_word_embeddings: true,
         max_positions: 512,
+        experts: None,
     };
     Decoder::init(config, seed).unwrap()
 }
@@ -195,7 +197,7 @@ impl Recorder<'_> {
         let shift = u32::from(self.recording.broken_prefix && rollout == 0 && step == 1);
         extend(bodies, path, step, (role, text), context, &ids, shift);
         let key = SampleKey(Digest::of(format!("{rollout} {path} {step}").as_bytes()).0);
-        let sampler = Sampler { temperature: 1.0, max_tokens: 3 + step * 4 };
+        let sampler = Sampler::whole(1.0, 3 + step * 4);
         let request = Request { row: self.rows, context, sampler, window: 512, key };
         let completion = self.policy.sample(&[request]).unwrap().remove(0);
         self.policy.release(self.rows);
@@ -210,7 +212,7 @@ impl Recorder<'_> {
                 tokens: completion.tokens.iter().map(|id| TokenId(*id)).collect(),
                 logprobs: completion.logprobs.iter().filter(|_| !scripted).map(|value| LogProb(*value)).collect(),
                 logprob_kind: if scripted { LogProbKind::Absent } else { LogProbKind::Model },
-                sampler: SamplerSettings { temperature: self.recording.temperature, max_tokens: 8 },
+                sampler: SamplerSettings::whole(self.recording.temperature, 8),
                 stop: StopReason::MaxTokens,
                 policy_version: PolicyVersion(0),
             }

@@ -20,6 +20,7 @@ mod write;
 
 pub use check::{ArchiveReport, verify_archive, verify_archive_with};
 pub use error::ArchiveError;
+pub(crate) use ops::unfinished;
 pub use ops::{ImportReport, SealReport, check_sealable, export, import, seal, seal_with};
 pub use read::ArchiveReader;
 pub use write::{ArchiveSummary, write_archive};

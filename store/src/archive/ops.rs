@@ -50,7 +50,7 @@ pub struct ImportReport {
 /// Why a run is not ready to be sealed or exported, if it is not.
 ///
 /// A recorded run ends with `run_finished`, a training run with `train_finished`.
-fn unfinished(source: &dyn EventSource, run: RunId) -> Result<Option<String>, LogError> {
+pub(crate) fn unfinished(source: &dyn EventSource, run: RunId) -> Result<Option<String>, LogError> {
     let ends = [(Stream::Run(run), Kind::RunFinished), (Stream::Training(run), Kind::TrainFinished)];
     let mut known = false;
     for (stream, wanted) in ends {
@@ -112,7 +112,7 @@ pub fn seal_with(files: Arc<dyn Files>, dir: &Path, run: RunId, options: Options
     let archive = write_archive(files.as_ref(), &new, &log, run)?;
     compare(&ArchiveReader::open_with(Arc::clone(&files), &new)?, &log, run)?;
     put_in_place(files.as_ref(), &new, &path, &folder)?;
-    log.hand_over(&SealedEntry::of(&archive))?;
+    log.hand_over(|sealed, _| sealed.push(SealedEntry::of(&archive)))?;
     let (log, report) = Log::open_with(files, dir, options)?;
     log.close()?;
     Ok(SealReport { archive, freed: report.freed_bytes })
@@ -163,7 +163,10 @@ pub fn import(dir: &Path, from: &Path, options: Options) -> Result<ImportReport,
         return Err(LogError::Imported { path: new, finding: finding.to_string() });
     }
     put_in_place(files.as_ref(), &new, &path, &folder)?;
-    log.hand_over(&SealedEntry::of(&summary))?;
+    log.hand_over(|sealed, dropped| {
+        sealed.push(SealedEntry::of(&summary));
+        dropped.retain(|dropped| dropped.run != run);
+    })?;
     Ok(ImportReport { archive: summary, added: true })
 }
 

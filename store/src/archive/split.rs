@@ -33,7 +33,8 @@ impl Split {
 pub(super) fn find(kind: Kind, layout: u16, body: &[u8]) -> Split {
     let found = match (kind, layout) {
         (Kind::ContextExtended, 1) => context_extended(body),
-        (Kind::ActionSampled, 1) => action_sampled(body),
+        // What layout 2 added lies behind the two runs.
+        (Kind::ActionSampled, 1 | 2) => action_sampled(body),
         (Kind::TrajectoryScored, 1) => trajectory_scored(body),
         _ => None,
     };

@@ -6,6 +6,7 @@
 //! neither knows nor checks its shape.
 
 mod credit;
+mod layouts;
 mod run;
 mod tree;
 
@@ -63,7 +64,7 @@ macro_rules! kinds {
 
             /// The newest layout of the kind's body that this program reads, and the one that it writes.
             #[must_use]
-            pub fn layout(self) -> u16 { 1 }
+            pub fn layout(self) -> u16 { layouts::newest(self) }
 
             /// The kind's name as commands print and accept it.
             #[must_use]
@@ -84,15 +85,18 @@ macro_rules! kinds {
                 match self { $(Body::$name(_) => Kind::$name,)* }
             }
 
-            /// The version of the kind's layout that this program writes.
+            /// The version of the kind's layout that this body is written in: the oldest that can hold it.
             #[must_use]
-            pub fn version(&self) -> u16 { self.kind().layout() }
+            pub fn version(&self) -> u16 { layouts::of(self) }
 
             /// The positional bytes of the body, without frame.
             ///
             /// # Errors
             /// When the codec refuses the value, which no value of these types makes it do.
             pub fn encode(&self) -> Result<Vec<u8>, bincode::error::EncodeError> {
+                if let Some(older) = layouts::encode_older(self) {
+                    return older;
+                }
                 match self { $(Body::$name(body) => bincode::serde::encode_to_vec(body, bincode::config::legacy()),)* }
             }
 
@@ -107,19 +111,13 @@ macro_rules! kinds {
             /// # Errors
             /// When the version is unknown or the bytes are not such a body.
             pub fn decode(kind: Kind, version: u16, bytes: &[u8]) -> Result<Body, BodyError> {
-                if version != 1 {
+                if version == 0 || version > kind.layout() {
                     return Err(BodyError::Version { kind: kind.name(), version });
                 }
-                match kind { $(Kind::$name => {
-                    // Lengths inside the bytes are untrusted: the limit keeps a forged one from reserving memory.
-                    let config = bincode::config::legacy().with_limit::<MAX_BODY>();
-                    let (body, read): ($name, usize) = bincode::serde::decode_from_slice(bytes, config)
-                        .map_err(|source| BodyError::Codec { kind: kind.name(), source })?;
-                    if read != bytes.len() {
-                        return Err(BodyError::Trailing { kind: kind.name(), extra: bytes.len() - read });
-                    }
-                    Ok(Body::$name(body))
-                })* }
+                if let Some(older) = layouts::decode_older(kind, version, bytes) {
+                    return older;
+                }
+                match kind { $(Kind::$name => Ok(Body::$name(layouts::decode(kind, bytes)?)),)* }
             }
         }
 

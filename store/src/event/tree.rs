@@ -80,19 +80,43 @@ pub struct ContextExtended {
 /// Which distribution a log-probability belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogProbKind {
-    /// There is none: the action was scripted. The list is empty.
+    /// There is none: the action was scripted, or its server gives only text. The list is empty.
     Absent,
-    /// The model's own distribution at temperature 1 over the whole vocabulary.
+    /// The model's own distribution at temperature 1 over the whole vocabulary, as the decoder of this program computes it.
     Model,
+    /// The same distribution as a server computed it: with other kernels and rounding, so never equal to the bit.
+    Served,
+    /// The distribution that the token was drawn from: after temperature, top-k and top-p.
+    Sampled,
+    /// The server does not say which distribution its numbers belong to.
+    Unknown,
 }
 
-/// How tokens were chosen.
+/// How tokens were chosen. Layout 1 of `action_sampled` has the first two fields; the others then leave nothing out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplerSettings {
     /// 0 takes the most probable token; 1 samples the model's own distribution.
     pub temperature: f32,
     /// The most tokens a completion may have.
     pub max_tokens: u32,
+    /// Only the most probable tokens that together have this probability can be drawn; 1 leaves none out.
+    pub top_p: f32,
+    /// Only so many of the most probable tokens can be drawn; 0 leaves none out.
+    pub top_k: u32,
+}
+
+impl SamplerSettings {
+    /// Settings that draw from the whole vocabulary.
+    #[must_use]
+    pub fn whole(temperature: f32, max_tokens: u32) -> Self {
+        SamplerSettings { temperature, max_tokens, top_p: 1.0, top_k: 0 }
+    }
+
+    /// Whether every token of the vocabulary could be drawn.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.top_p == 1.0 && self.top_k == 0
+    }
 }
 
 /// Why a completion ended.
@@ -108,6 +132,10 @@ pub enum StopReason {
     Window,
     /// A scripted policy ended its turn.
     Scripted,
+    /// A server ended it by itself, such as at an end token that the chat format does not know.
+    Server,
+    /// A stop text or stop id that was asked for.
+    Asked,
 }
 
 /// The policy's completion, exactly as sampled.
@@ -161,7 +189,7 @@ impl ActionSampled {
     pub fn check(&self) -> Result<(), TokenCountError> {
         let wanted = match self.logprob_kind {
             LogProbKind::Absent => 0,
-            LogProbKind::Model => self.tokens.len(),
+            LogProbKind::Model | LogProbKind::Served | LogProbKind::Sampled | LogProbKind::Unknown => self.tokens.len(),
         };
         if self.logprobs.len() == wanted {
             return Ok(());

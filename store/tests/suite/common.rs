@@ -69,7 +69,7 @@ pub(crate) fn action(tokens: u32, logprobs: u32) -> Body {
         tokens: (0..tokens).map(|token| TokenId(token * 7)).collect(),
         logprobs: (0..logprobs).map(|i| LogProb(-0.5 - i as f32)).collect(),
         logprob_kind: LogProbKind::Model,
-        sampler: SamplerSettings { temperature: 1.0, max_tokens: 64 },
+        sampler: SamplerSettings::whole(1.0, 64),
         stop: StopReason::CellEnd,
         policy_version: PolicyVersion(2),
     }

@@ -322,7 +322,7 @@ fn a_newer_log_is_refused_and_left_alone() {
     // Format version, kind, layout version and flags, with a right checksum as a newer program would write it.
     for (field, what) in [(4, "format version 2"), (6, "event kind 9"), (8, "layout version 2"), (10, "flags")] {
         let mut bytes = intact.clone();
-        bytes[at + field] = if field == 6 { 0x00 } else { 2 };
+        bytes[at + field] = [2, 0, 2, 8][field / 2 - 2];
         if field == 6 {
             bytes[at + 7] = 3;
         }
@@ -334,12 +334,12 @@ fn a_newer_log_is_refused_and_left_alone() {
     fs::write(journal(dir.path()), &intact).unwrap();
     let path = dir.path().join("MANIFEST");
     let mut bytes = fs::read(&path).unwrap();
-    bytes[4] = 3;
+    bytes[4] = 4;
     let content = bytes.len() - 4;
     let crc = crc32fast::hash(&bytes[..content]).to_le_bytes();
     bytes[content..].copy_from_slice(&crc);
     fs::write(&path, &bytes).unwrap();
-    assert_newer(dir.path(), "format version 3");
+    assert_newer(dir.path(), "format version 4");
     assert_eq!((fs::read(&path).unwrap(), fs::read(journal(dir.path())).unwrap()), (bytes, intact));
 }
 

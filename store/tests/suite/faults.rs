@@ -115,6 +115,31 @@ impl FaultFiles {
         files
     }
 
+    /// Copies journal, archives and manifest of a log to another place here.
+    pub(crate) fn copy_all(dir: &Path, to: &Path) -> Self {
+        let files = FaultFiles::default();
+        for folder in ["", "journal", "sealed"] {
+            for entry in std::fs::read_dir(dir.join(folder)).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_file() && !path.ends_with("LOCK") {
+                    files.put(&to.join(path.strip_prefix(dir).unwrap()), &std::fs::read(&path).unwrap());
+                }
+            }
+        }
+        files
+    }
+
+    /// Every file there is.
+    pub(crate) fn names(&self) -> Vec<PathBuf> {
+        self.0.lock().unwrap().live.keys().cloned().collect()
+    }
+
+    /// A file's bytes.
+    pub(crate) fn bytes(&self, path: &Path) -> Vec<u8> {
+        let state = self.0.lock().unwrap();
+        state.inodes[state.live[path]].live.clone()
+    }
+
     /// Leaves the manifest out of the plan.
     pub(crate) fn spare(&self, part: &'static str) {
         self.0.lock().unwrap().spared = Some(part);
@@ -136,6 +161,7 @@ impl FaultFiles {
             Survival::Written => state.live.clone(),
             Survival::Coin(_) => {
                 let mut names = state.durable.clone();
+                names.retain(|path, _| state.live.contains_key(path) || coin.flip());
                 let new = state.live.iter().filter(|(path, inode)| state.durable.get(*path) != Some(*inode));
                 names.extend(new.filter(|_| coin.flip()).map(|(path, inode)| (path.clone(), *inode)));
                 names
@@ -235,6 +261,15 @@ impl Files for FaultFiles {
                 && let Some(inode) = state.live.remove(from)
             {
                 state.live.insert(to.to_owned(), inode);
+            }
+        })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.inode(path)?;
+        self.meet(self.is_spared(path), |state, extent| {
+            if extent == Extent::Whole {
+                state.live.remove(path);
             }
         })
     }

@@ -145,12 +145,19 @@ proptest! {
                     let stream = STREAMS[stream]();
                     let next = model.get(&stream).map_or(0, |held| held.len() as u64);
                     match log.append(stream, Expected::Exactly(Seq(seq)), vec![varied(seq)]) {
-                        Ok(_) => {
-                            prop_assert_eq!(seq, next);
-                            model.entry(stream).or_default().push(varied(seq));
+                        Ok(ack) => {
+                            prop_assert_eq!((ack.first, ack.last), (Seq(seq), Seq(seq)));
+                            let held = model.entry(stream).or_default();
+                            if seq == next {
+                                held.push(varied(seq));
+                            } else {
+                                prop_assert_eq!(held.get(seq as usize), Some(&varied(seq)), "a repeated append");
+                            }
                         }
                         Err(LogError::Conflict { next: told, .. }) => {
                             prop_assert!(seq != next && told.0 == next);
+                            let held = model.get(&stream).and_then(|held| held.get(seq as usize));
+                            prop_assert!(held != Some(&varied(seq)), "a repeated append is no conflict");
                         }
                         Err(error) => prop_assert!(false, "{}", error),
                     }

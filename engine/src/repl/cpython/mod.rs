@@ -25,6 +25,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use rao_envs::Text;
+
 use super::{CellLimits, Function, Repl, ReplEngine, ReplError, checks};
 
 use self::journal::Journal;
@@ -75,7 +77,8 @@ impl Cpython {
         let interpreter = Interpreter::find(&python)?;
         let failed = |reason: String| CpythonError::Interpreter { python: python.clone(), reason };
         let mut first = Worker::spawn(&interpreter).map_err(|error| failed(error.to_string()))?;
-        let setting = Setting { functions: Vec::new(), limits: CellLimits::default(), seed: 0 };
+        let limits = CellLimits::default();
+        let setting = Setting { functions: Vec::new(), limits, seed: 0, variables: Vec::new() };
         let ready = match greet(&interpreter, &mut first, &setting, Instant::now() + FIRST) {
             Ok(ready) => ready,
             Err(Stop::Late) => return Err(failed("its worker did not start in time".to_owned())),
@@ -123,14 +126,16 @@ impl ReplEngine for Cpython {
     }
 
     fn open(&self, functions: &[Function], limits: &CellLimits, seed: u64) -> Result<Box<dyn Repl>, ReplError> {
-        let setting = Setting { functions: functions.to_vec(), limits: limits.clone(), seed };
+        let (functions, limits, variables) = (functions.to_vec(), limits.clone(), Vec::new());
+        let setting = Setting { functions, limits, seed, variables };
         let journal = Journal { identity: self.identity(), seed, finished: Vec::new(), current: None };
         Ok(Box::new(Session::new(Arc::clone(&self.shared), setting, journal)))
     }
 
     fn restore(&self, functions: &[Function], limits: &CellLimits, bytes: &[u8]) -> Result<Box<dyn Repl>, ReplError> {
         let journal = Journal::read(&self.identity(), bytes)?;
-        let setting = Setting { functions: functions.to_vec(), limits: limits.clone(), seed: journal.seed };
+        let (functions, limits, variables) = (functions.to_vec(), limits.clone(), Vec::new());
+        let setting = Setting { functions, limits, seed: journal.seed, variables };
         Ok(Box::new(Session::new(Arc::clone(&self.shared), setting, journal)))
     }
 }
@@ -141,6 +146,8 @@ struct Setting {
     functions: Vec<Function>,
     limits: CellLimits,
     seed: u64,
+    /// Variables that are there before the first cell.
+    variables: Vec<(String, Text)>,
 }
 
 impl Setting {

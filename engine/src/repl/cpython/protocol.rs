@@ -131,6 +131,11 @@ pub(super) fn cell(code: &str) -> Json {
     json!({ "cell": code })
 }
 
+/// A variable that is there before the first cell.
+pub(super) fn define(name: &str, text: &str) -> Json {
+    json!({ "define": { name: text } })
+}
+
 /// The answer to a synchronous call; `re` is the number of the worker's question in this cell, from 1.
 pub(super) fn now(re: u32, answer: &ToolResult) -> Json {
     json!({ "re": re, "now": result(answer) })

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rao_envs::Text;
 use serde_json::{Value as Json, json};
 
 use super::super::machine::{limit_text, too_long};
@@ -150,10 +151,13 @@ impl Session {
 
     fn greet(&self, worker: &mut Worker) -> Result<(), Stop> {
         let ready = self.shared.greet(worker, &self.setting, Instant::now() + BOOT)?;
-        match self.shared.accepts(&ready) {
-            true => Ok(()),
-            false => Err(Stop::Broken("it is not locked in as the first one was".to_owned())),
+        if !self.shared.accepts(&ready) {
+            return Err(Stop::Broken("it is not locked in as the first one was".to_owned()));
         }
+        for (name, text) in &self.setting.variables {
+            worker.send(&protocol::define(name, text), Instant::now() + BOOT)?;
+        }
+        Ok(())
     }
 
     /// Runs the journal. The inner error says that a cell did not repeat itself.
@@ -212,6 +216,17 @@ impl Session {
 }
 
 impl Repl for Session {
+    fn define(&mut self, name: &str, text: Text) -> Result<(), ReplError> {
+        if self.journal.current.is_some() {
+            return Err(ReplError::misuse("a variable was given while a cell is running"));
+        }
+        self.setting.variables.retain(|(known, _)| known != name);
+        self.setting.variables.push((name.to_owned(), text));
+        // A worker that runs already is made again with the variable.
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
     fn start(&mut self, code: &str) -> Result<Progress, ReplError> {
         if self.journal.current.is_some() {
             return Err(ReplError::misuse("a cell was started while another is running"));

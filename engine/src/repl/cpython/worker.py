@@ -553,7 +553,11 @@ def begin():
 def serve():
     channel, session = begin()
     while True:
-        session.cell(channel.read()["cell"])
+        order = channel.read()
+        if "define" in order:
+            session.scope.update(order["define"])
+        else:
+            session.cell(order["cell"])
 
 
 serve()

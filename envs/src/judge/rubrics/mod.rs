@@ -1,0 +1,16 @@
+//! The rubrics by name: what a model that judges is told to look for. Each is a text file of this folder.
+
+/// Every rubric: name and text. A rubric that changes is another rubric: verdicts by it are new ones.
+const RUBRICS: &[(&str, &str)] = &[("oolong/child", include_str!("oolong-child.txt"))];
+
+/// A rubric's text.
+#[must_use]
+pub fn text(name: &str) -> Option<&'static str> {
+    RUBRICS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+/// Digest of a rubric's text, in hexadecimal.
+#[must_use]
+pub fn digest(name: &str) -> String {
+    blake3::hash(text(name).unwrap_or_default().as_bytes()).to_hex().to_string()
+}

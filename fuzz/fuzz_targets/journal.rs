@@ -1,0 +1,10 @@
+#![no_main]
+//! See `decoders::journal`.
+
+#[allow(dead_code, reason = "each target uses one of the functions")]
+#[path = "../src/decoders.rs"]
+mod decoders;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    decoders::journal(bytes);
+});

@@ -1,0 +1,217 @@
+//! GGUF files: made here from a small model, read back as the same model; and as frozen quantized policies.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use candle_core::Tensor;
+use candle_core::quantized::gguf_file::{Value, write};
+use candle_core::quantized::{GgmlDType, QTensor};
+use common::{config, ids, packed};
+use rao_policy::{
+    Architecture, Chat, Completion, Config, Decoder, Limits, LocalPolicy, Policy, PolicyError, QuantizedPolicy,
+    Request, SampleKey, Sampler,
+};
+use std::path::Path;
+
+const VOCABULARY: usize = 259;
+
+fn model(architecture: Architecture) -> Decoder {
+    let config = Config { architecture, head_dim: 16, hidden_size: 64, intermediate_size: 96, ..config(VOCABULARY) };
+    let decoder = Decoder::init(config, 3).unwrap();
+    for var in decoder.vars().values() {
+        var.set(&(var.as_tensor() * 1.5).unwrap()).unwrap();
+    }
+    decoder
+}
+
+fn theirs(name: &str) -> String {
+    let parts = [
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("model.layers", "blk"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+    ];
+    parts.iter().fold(name.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
+}
+
+/// The rows of each head in the order of llama.cpp's rotation: first and second halves in turn.
+fn interleave(tensor: &Tensor, head_dim: usize) -> Tensor {
+    let (rows, inputs) = tensor.dims2().unwrap();
+    let heads = tensor.reshape((rows / head_dim, 2, head_dim / 2, inputs)).unwrap();
+    heads.transpose(1, 2).unwrap().contiguous().unwrap().reshape((rows, inputs)).unwrap()
+}
+
+fn metadata(kind: &str, config: &Config) -> Vec<(String, Value)> {
+    let chat: serde_json::Value = serde_json::from_slice(Chat::bytes().unwrap().to_json()).unwrap();
+    let mut tokens: Vec<(u64, String)> =
+        chat["model"]["vocab"].as_object().unwrap().iter().map(|(t, id)| (id.as_u64().unwrap(), t.clone())).collect();
+    tokens.sort();
+    let count = |n: usize| Value::U32(n as u32);
+    let mut all: Vec<(String, Value)> = [
+        ("block_count", count(config.layers)),
+        ("context_length", count(config.max_positions)),
+        ("embedding_length", count(config.hidden_size)),
+        ("feed_forward_length", count(config.intermediate_size)),
+        ("attention.head_count", count(config.heads)),
+        ("attention.head_count_kv", count(config.kv_heads)),
+        ("attention.key_length", count(config.head_dim)),
+        ("rope.dimension_count", count(config.head_dim)),
+        ("rope.freq_base", Value::F32(config.rope_theta as f32)),
+        ("attention.layer_norm_rms_epsilon", Value::F32(config.rms_norm_eps as f32)),
+    ]
+    .into_iter()
+    .map(|(key, value)| (format!("{kind}.{key}"), value))
+    .collect();
+    let kinds = (0..tokens.len()).map(|id| Value::I32(if id < 3 { 3 } else { 1 })).collect();
+    let text = |text: &str| Value::String(text.to_owned());
+    all.extend(
+        [
+            ("general.architecture", text(kind)),
+            ("tokenizer.ggml.model", text("gpt2")),
+            ("tokenizer.ggml.pre", text("smollm")),
+            ("tokenizer.ggml.tokens", Value::Array(tokens.into_iter().map(|(_, t)| Value::String(t)).collect())),
+            ("tokenizer.ggml.merges", Value::Array(Vec::new())),
+            ("tokenizer.ggml.token_type", Value::Array(kinds)),
+            ("tokenizer.ggml.eos_token_id", Value::U32(2)),
+            (
+                "tokenizer.chat_template",
+                text("{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}<|im_start|>assistant:"),
+            ),
+        ]
+        .map(|(key, value)| (key.to_owned(), value)),
+    );
+    all
+}
+
+fn save(decoder: &Decoder, path: &Path, dtype: GgmlDType, edit: impl FnOnce(&mut Vec<(String, Value)>)) {
+    let config = decoder.config();
+    let kind = if config.architecture == Architecture::Llama { "llama" } else { "qwen3" };
+    let mut metadata = metadata(kind, config);
+    edit(&mut metadata);
+    let tensors: Vec<(String, QTensor)> = decoder
+        .vars()
+        .iter()
+        .map(|(name, var)| {
+            let mut tensor = var.as_detached_tensor();
+            if kind == "llama" && (name.contains("q_proj") || name.contains("k_proj")) {
+                tensor = interleave(&tensor, config.head_dim);
+            }
+            let dtype = if tensor.rank() == 1 { GgmlDType::F32 } else { dtype };
+            (theirs(name), QTensor::quantize(&tensor, dtype).unwrap())
+        })
+        .collect();
+    let metadata: Vec<(&str, &Value)> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let tensors: Vec<(&str, &QTensor)> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    write(&mut std::fs::File::create(path).unwrap(), &metadata, &tensors).unwrap();
+}
+
+#[test]
+fn a_file_is_read_back_as_the_same_model() {
+    let dir = tempfile::tempdir().unwrap();
+    for architecture in [Architecture::Llama, Architecture::Qwen3] {
+        let (decoder, path) = (model(architecture), dir.path().join("small.gguf"));
+        save(&decoder, &path, GgmlDType::F32, |_| ());
+        let policy = LocalPolicy::load(&path, Limits::default()).unwrap();
+        assert_eq!(policy.decoder().config(), decoder.config());
+        assert_eq!(policy.decoder().digest().unwrap(), decoder.digest().unwrap());
+        assert_eq!(policy.identity().name, "small.gguf");
+        let chat = policy.chat();
+        assert_eq!(
+            chat.decode(&chat.open("S", "a 12<|im_end|>").unwrap()),
+            "<|im_start|>system:S<|im_end|><|im_start|>user:a 12<|im_end|><|im_end|><|im_start|>assistant:"
+        );
+        assert_eq!((chat.end_of_turn(), chat.vocab_size()), (2, VOCABULARY));
+        // Its files make the same tokenizer again, as a checkpoint's do.
+        assert_eq!(Chat::from_files(chat.files()).unwrap().open("S", "u").unwrap(), chat.open("S", "u").unwrap());
+    }
+}
+
+#[test]
+fn faults_are_named() {
+    let (dir, decoder) = (tempfile::tempdir().unwrap(), model(Architecture::Llama));
+    let path = dir.path().join("wrong.gguf");
+    let message = |edit: fn(&mut Vec<(String, Value)>)| {
+        save(&decoder, &path, GgmlDType::F32, edit);
+        let error = LocalPolicy::load(&path, Limits::default()).err().unwrap();
+        assert!(matches!(error, PolicyError::Gguf { .. }), "{error}");
+        error.to_string()
+    };
+    assert!(
+        message(|all| all.push(("general.architecture".into(), Value::String("gemma3".into())))).contains("gemma3")
+    );
+    assert!(message(|all| all.push(("tokenizer.ggml.pre".into(), Value::String("tekken".into())))).contains("tekken"));
+    assert!(
+        message(|all| all.push(("tokenizer.ggml.model".into(), Value::String("llama".into())))).contains("byte-level")
+    );
+    assert!(
+        message(|all| all.push(("llama.rope.scaling.type".into(), Value::String("longrope".into()))))
+            .contains("longrope")
+    );
+    assert!(message(|all| all.push(("llama.expert_count".into(), Value::U32(8)))).contains("8 experts"));
+    assert!(message(|all| all.retain(|(key, _)| key != "llama.block_count")).contains("block_count"));
+    std::fs::write(&path, b"GGUF\x03\0\0\0").unwrap();
+    assert!(LocalPolicy::load(&path, Limits::default()).err().unwrap().to_string().contains("wrong.gguf"));
+}
+
+fn sample(policy: &mut dyn Policy, contexts: &[Vec<u32>], rows: &[usize]) -> Vec<Completion> {
+    let requests: Vec<Request<'_>> = rows
+        .iter()
+        .map(|row| Request {
+            row: *row as u64,
+            context: &contexts[*row],
+            sampler: Sampler::whole(1.0, 8),
+            window: 200,
+            key: SampleKey([*row as u8; 32]),
+        })
+        .collect();
+    policy.sample(&requests).unwrap()
+}
+
+#[test]
+fn a_quantized_policy_is_exact_and_close_to_the_dequantized_model() {
+    let dir = tempfile::tempdir().unwrap();
+    for architecture in [Architecture::Llama, Architecture::Qwen3] {
+        let path = dir.path().join("small.gguf");
+        save(&model(architecture), &path, GgmlDType::Q8_0, |_| ());
+        let load = || QuantizedPolicy::load(&path, Limits::default()).unwrap();
+        let contexts: Vec<Vec<u32>> = [5, 12, 9].iter().map(|n| ids(*n, *n as usize, VOCABULARY)).collect();
+        let mut warm = load();
+        let together = sample(&mut warm, &contexts, &[0, 1, 2]);
+        let reversed = sample(&mut load(), &contexts, &[2, 0, 1]);
+        assert_eq!(reversed[1], together[0]);
+        assert_eq!(reversed[0], together[2]);
+        // The next turn, from the cache and from nothing.
+        let longer: Vec<Vec<u32>> = contexts
+            .iter()
+            .zip(&together)
+            .map(|(context, c)| [context.clone(), c.tokens.clone(), vec![7, 8]].concat())
+            .collect();
+        let next = sample(&mut warm, &longer, &[0, 1, 2]);
+        assert_eq!(sample(&mut load(), &longer, &[0, 1, 2]), next);
+        warm.release(1);
+        assert_eq!(sample(&mut warm, &contexts, &[1])[0], together[1]);
+        // The same file dequantized gives nearly the same log-probabilities: what differs is the rounding of activations.
+        let decoder = Decoder::from_gguf(&path).unwrap();
+        let sequences: Vec<Vec<u32>> =
+            contexts.iter().zip(&together).map(|(c, t)| [c.clone(), t.tokens.clone()].concat()).collect();
+        let scored: Vec<f32> = decoder.token_logprobs(&packed(&sequences)).unwrap().to_vec1().unwrap();
+        let mut at = 0;
+        for ((context, sequence), completion) in contexts.iter().zip(&sequences).zip(&together) {
+            let own = &scored[at + context.len() - 1..at + sequence.len() - 1];
+            for (a, b) in own.iter().zip(&completion.logprobs) {
+                assert!((a - b).abs() < 0.15, "{architecture:?}: {a} {b}");
+            }
+            at += sequence.len() - 1;
+        }
+    }
+}
