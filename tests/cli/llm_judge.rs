@@ -10,7 +10,9 @@ use crate::server::{Reply, Server};
 const SECRET: &str = "sk-judge-not-to-be-seen";
 
 fn says(content: &str) -> Reply {
-    Reply::json(&json!({ "choices": [{ "message": { "role": "assistant", "content": content }, "finish_reason": "stop" }] }))
+    Reply::json(
+        &json!({ "choices": [{ "message": { "role": "assistant", "content": content }, "finish_reason": "stop" }] }),
+    )
 }
 
 /// Questions about mail by a policy that makes mistakes, so that the environment cannot judge by itself. Gives what was
