@@ -100,13 +100,14 @@ pub(crate) fn keep_facts(base: &HostFacts, host: &mut HostFacts) {
 /// The panel of a recorded run, to go on with it.
 pub(crate) fn recorded(config: &EngineConfig, host: &HostFacts) -> Result<Panel, Failure> {
     let Some(judges) = &config.judges else { return Ok(recorded::panel(config)?) };
-    let [root, child] = [(&judges.root, FACTS[0], Role::Root), (&judges.child, FACTS[1], Role::Child)].map(|(identity, fact, role)| {
-        let noted = open::fact(host, fact).and_then(|text| text.parse::<Spec>().ok());
-        match noted.filter(|spec| matches!(spec, Spec::Llm(_))) {
-            Some(spec) => noted_seat(&spec, identity, role).map(Some),
-            None => Ok(None),
-        }
-    });
+    let [root, child] =
+        [(&judges.root, FACTS[0], Role::Root), (&judges.child, FACTS[1], Role::Child)].map(|(identity, fact, role)| {
+            let noted = open::fact(host, fact).and_then(|text| text.parse::<Spec>().ok());
+            match noted.filter(|spec| matches!(spec, Spec::Llm(_))) {
+                Some(spec) => noted_seat(&spec, identity, role).map(Some),
+                None => Ok(None),
+            }
+        });
     let (root, child) = (root?, child?);
     if root.is_none() && child.is_none() {
         return Ok(recorded::panel(config)?);
