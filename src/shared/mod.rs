@@ -2,7 +2,9 @@
 
 pub(crate) mod args;
 pub(crate) mod credit;
+pub(crate) mod cursor;
 pub(crate) mod curves;
+pub(crate) mod decoding;
 pub(crate) mod exit;
 pub(crate) mod forks;
 pub(crate) mod json;
