@@ -19,6 +19,7 @@ mod help;
 mod mail;
 mod mini;
 mod official;
+mod oolong;
 mod prune;
 mod record_and_read;
 mod regression;
