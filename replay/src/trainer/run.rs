@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use rao_policy::Decoder;
+use rao_policy::{Chat, ChatFiles, Decoder};
 use rao_store::event::{Body, TrainFinished, TrainStarted, TrainStep, TrajectoryScored};
 use rao_store::{Digest, EventSource, RolloutId, RunId};
 
@@ -100,7 +100,7 @@ pub enum Flow {
 /// Weights being trained, with optimizer and data position.
 pub struct Trainer {
     pub(super) decoder: Decoder,
-    pub(super) tokenizer_json: Vec<u8>,
+    pub(super) chat: ChatFiles,
     tokenizer: Digest,
     pub(super) optimizer: AdamW,
     pub(super) settings: Settings,
@@ -154,7 +154,7 @@ impl Trainer {
         let (tokenizer, weights) = (Digest::of(&tokenizer_json), Digest(decoder.digest()?));
         Ok(Trainer {
             decoder,
-            tokenizer_json,
+            chat: ChatFiles { tokenizer: tokenizer_json, ..ChatFiles::default() },
             tokenizer,
             optimizer,
             settings,
@@ -178,8 +178,9 @@ impl Trainer {
             Some(_) => rao_policy::adapter_base(dir)?,
             None => Some(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).display().to_string()),
         };
-        let mut trainer =
-            Trainer::new(decoder, checkpoint::read(dir, checkpoint::TOKENIZER_FILE)?, settings, resources)?;
+        let chat = if dir.is_file() { Chat::load(dir)?.files().clone() } else { ChatFiles::read(dir)? };
+        let mut trainer = Trainer::new(decoder, chat.tokenizer.clone(), settings, resources)?;
+        trainer.chat = chat;
         trainer.base = base;
         Ok(trainer)
     }
@@ -240,7 +241,13 @@ impl Trainer {
     /// The tokenizer file's bytes.
     #[must_use]
     pub fn tokenizer_json(&self) -> &[u8] {
-        &self.tokenizer_json
+        &self.chat.tokenizer
+    }
+
+    /// The files that say how the model writes: the tokenizer, and the chat template if there is one.
+    #[must_use]
+    pub fn chat_files(&self) -> &ChatFiles {
+        &self.chat
     }
 
     /// Steps that this training's optimizer has taken.
