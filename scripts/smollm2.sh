@@ -14,7 +14,7 @@ work=$models/smollm2
 rm -rf "$work"
 mkdir -p "$work"
 log=$work/log
-small="--env textcraft --preset tiny --context 4096 --max-steps 2 --max-nodes 4 --max-tokens 48"
+small="--env textcraft --preset tiny --prompt brief --context 2048 --max-steps 2 --max-nodes 4 --max-tokens 40"
 
 echo "== record, sampled"
 # shellcheck disable=SC2086
@@ -24,7 +24,7 @@ echo "== replay, tokens"
 echo "== record, greedy; its text"
 # shellcheck disable=SC2086
 "$program" record --log "$log" --policy "local:$model" --tasks 1 --group 1 --seed 2 --temperature 0 $small
-"$program" tail latest --log "$log" --json >"$work/greedy.jsonl" || "$program" tail --log "$log" --json >"$work/greedy.jsonl"
+"$program" tail latest --log "$log" --kind action_sampled --json >"$work/greedy.jsonl"
 python3 - "$work/greedy.jsonl" <<'PY'
 import json, re, sys
 events = [json.loads(line) for line in open(sys.argv[1])]
@@ -49,14 +49,15 @@ echo "== the quantized file itself, frozen"
 # shellcheck disable=SC2086
 "$program" record --log "$log" --policy "gguf:$model" --tasks 1 --group 1 --seed 1 $small
 "$program" replay latest --log "$log" --check tokens
-echo "== train, all weights, one step"
-first=$("$program" list --log "$log" --json | python3 -c 'import json,sys; print([r for r in json.load(sys.stdin)["runs"]][0]["run"])')
-"$program" train "$first" --log "$log" --model "local:$model" --out "$work/trained" --loss pg
-if "$program" train --help | grep -q -- --lora; then
-    echo "== train, a low-rank adapter"
-    "$program" train "$first" --log "$log" --model "local:$model" --out "$work/lora" --loss pg --lora 8
-fi
+echo "== train on the oracle's transcripts, written with the model's own tokenizer and template: all weights, then an adapter"
+"$program" record --log "$log" --policy oracle --tokenizer "$model" --env textcraft --preset tiny --prompt brief --tasks 4 --group 1 --seed 3
+"$program" train latest --log "$log" --model "local:$model" --out "$work/trained" --loss sft --steps 2 --batch 2
+run=$("$program" list --log "$log" --json | python3 -c 'import json, sys
+print([run["run"] for run in json.load(sys.stdin)["runs"] if run["policy"].startswith("oracle")][0])')
+"$program" train "$run" --log "$log" --model "local:$model" --out "$work/adapter" --loss sft --steps 2 --batch 2 --lora 8
 echo "== eval of what was trained"
 # shellcheck disable=SC2086
 "$program" eval --policy "local:$work/trained" --log "$work/eval-log" --tasks 2 $small
+# shellcheck disable=SC2086
+"$program" eval --policy "local:$work/adapter" --log "$work/eval-log" --tasks 2 $small
 echo "all of it ran"

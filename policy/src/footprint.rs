@@ -32,11 +32,16 @@ impl Decoder {
     pub fn pass_bytes(&self, rows: u64, options: PassOptions) -> u64 {
         let config = self.config();
         let number = |n: usize| n as u64;
-        let (d, f, layers) = (number(config.hidden_size), number(config.intermediate_size), number(config.layers));
+        let (d, layers) = (number(config.hidden_size), number(config.layers));
+        // With a mixture each row has a few experts' widths, and their inputs and results besides.
+        let (f, routed) = config.experts.as_ref().map_or((number(config.intermediate_size), 0), |experts| {
+            let per_row = number(experts.per_token);
+            (number(config.intermediate_size).max(per_row * number(experts.width)), 2 * per_row * d)
+        });
         let (q, kv) = (number(config.heads * config.head_dim), number(config.kv_heads * config.head_dim));
         let raw = if config.architecture == Architecture::Llama { 0 } else { q + kv };
         // Input and norm twice, queries, keys, values, their mixture, gate, up and their product.
-        let block = 4 * d + 2 * q + 2 * kv + 3 * f + raw;
+        let block = 4 * d + 2 * q + 2 * kv + 3 * f + routed + raw;
         // Gradients of all of these, of one block at a time; attention keeps keys and values in two layouts, with sums.
         let temporary = 7 * d + 6 * q + 12 * kv + 4 * f;
         let kept = if options.checkpoints { layers * d + block } else { layers * block };

@@ -204,8 +204,8 @@ pub(crate) fn load(dir: &Path) -> Result<Decoder, PolicyError> {
         Some(name) if name == crate::MINI => crate::mini()?.into_decoder(),
         Some(name) => {
             let beside = dir.join(&name);
-            let folder = if Path::new(&name).is_dir() { Path::new(&name) } else { &beside };
-            if !folder.is_dir() {
+            let folder = if Path::new(&name).exists() { Path::new(&name) } else { &beside };
+            if !folder.exists() {
                 let reason = format!(
                     "{} names the base model `{name}`, which is no folder here; name the folder that has it, and this one as its adapter",
                     dir.join(ADAPTER_CONFIG_FILE).display()

@@ -109,7 +109,7 @@ fn load_adapted(name: &PolicyName, adapter: &Path, limits: Limits) -> Result<Loa
             (policy.into_decoder(), chat)
         }
         PolicyName::Local(folder) => (Decoder::load(folder)?, Chat::load(folder)?),
-        _ => return Err(Failure::usage("only models have adapters").help("choose --policy mini or local:DIR")),
+        _ => return Err(Failure::usage("only models have adapters").help("choose --policy mini or local:PATH")),
     };
     let folder = adapter.canonicalize().unwrap_or_else(|_| adapter.to_owned());
     let name = folder.file_name().map_or_else(|| "adapter".into(), |name| name.to_string_lossy().into_owned());

@@ -29,12 +29,8 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings, resources: Resources
             Ok(trainer)
         }
         PolicyName::Local(folder) => {
-            if folder.is_file() {
-                let tokenizer = Chat::load(folder)?.to_json().to_vec();
-                return Ok(Trainer::new(Decoder::load(folder)?, tokenizer, settings, resources)?);
-            }
             // The loader's own message names the folder and the file that is missing.
-            if !folder.is_dir() {
+            if !folder.exists() {
                 Decoder::load(folder)?;
             }
             Ok(Trainer::fresh(folder, settings, resources)?)
@@ -51,7 +47,7 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings, resources: Resources
             let failure = Failure::usage(
                 "the weights of a served policy are where its server is: they cannot be trained from here",
             );
-            Err(failure.help("name the folder of the same model, with the same tokenizer.json, with --model DIR"))
+            Err(failure.help("name the folder of the same model, with the same tokenizer, with --model DIR"))
         }
     }
 }
@@ -68,11 +64,7 @@ pub(crate) fn weights(model: &PolicyName) -> Result<Decoder, Failure> {
 /// Saves the trained model, an adapter merged into its weights, as a model folder.
 pub(crate) fn merge(trainer: &Trainer, folder: &Path) -> Result<(), Failure> {
     trainer.decoder().merged()?.save(folder)?;
-    let path = folder.join("tokenizer.json");
-    std::fs::write(&path, trainer.tokenizer_json()).map_err(|error| {
-        Failure::new(super::exit::Code::Other, format!("cannot write {}: {error}", path.display()))
-            .help("check its permissions and the free disk space")
-    })
+    Ok(trainer.chat_files().write(folder)?)
 }
 
 /// Refuses to replace a folder that is not a checkpoint.
@@ -88,7 +80,7 @@ pub(crate) fn check_out(dir: &Path) -> Result<(), Failure> {
 
 /// A copy of a trainer's weights as a policy that can act.
 pub(crate) fn policy_of(trainer: &Trainer, name: &str, folder: Option<&Path>) -> Result<Loaded, Failure> {
-    let chat = Chat::from_bytes(trainer.tokenizer_json())?;
+    let chat = Chat::from_files(trainer.chat_files())?;
     let policy = LocalPolicy::new(name, trainer.decoder().snapshot()?, chat, Limits::default())?;
     Ok(Loaded::Local(Box::new(policy), folder.map(Path::to_owned)))
 }

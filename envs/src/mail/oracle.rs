@@ -387,8 +387,8 @@ impl<'a> Look<'a> {
         let is_root = turn.node.len() == 1;
         // Short words say little, numbers a lot; a word that is nowhere finds nothing.
         let tells = |word: &String| word.len() > 2 || word.bytes().all(|byte| byte.is_ascii_digit());
-        let known = |word: &String| self.episode.mailbox.frequency(word) > 0;
-        let telling: Vec<String> = words(question).into_iter().filter(|word| tells(word) && known(word)).collect();
+        let occurs = |word: &String| self.episode.mailbox.frequency(word) > 0;
+        let telling: Vec<String> = words(question).into_iter().filter(|word| tells(word) && occurs(word)).collect();
         match self.seek(&telling.join(" "), &Search::default(), |email| is_root && gold.contains(&email.message_id)) {
             Seek::Search(search) => Move::Search(vec![search]),
             Seek::Read(ids) => Move::Read(ids),

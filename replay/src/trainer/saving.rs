@@ -73,7 +73,9 @@ impl Trainer {
             folder.write(checkpoint::MODEL_FILE, |path| Ok(self.decoder.write_weights(path)?))?;
             folder.put(checkpoint::CONFIG_FILE, &self.decoder.config().to_json())?;
         }
-        folder.put(checkpoint::TOKENIZER_FILE, &self.tokenizer_json)?;
+        for (name, bytes) in self.chat.named() {
+            folder.put(name, bytes)?;
+        }
         folder.write(checkpoint::OPTIMIZER_FILE, |path| Ok(self.optimizer.write(path)?))?;
         for (name, bytes) in others {
             folder.other(name, bytes)?;
