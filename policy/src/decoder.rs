@@ -32,7 +32,8 @@ pub struct TokenScores {
 impl Decoder {
     /// Reads `config.json` and the weights (f32, bf16 or f16, widened to f32) of a model folder: `model.safetensors`, or the
     /// shards that `model.safetensors.index.json` names. Of a model that also sees, the text part is read. A file is read as
-    /// [`Decoder::from_gguf`] does. A folder that holds an adapter instead gives the base model that the adapter names, with the adapter.
+    /// [`Decoder::from_gguf`] does. A folder that holds an adapter instead gives the base model that the adapter names, with
+    /// the adapter.
     ///
     /// # Errors
     /// When a file is missing or unreadable, the architecture is not supported, or a tensor does not fit `config.json`.

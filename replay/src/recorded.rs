@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
 use rao_envs::judge::{JudgeIdentity, Panel, Seat, Spec};
-use rao_envs::{EnvError, Environment, Script, catalog};
+use rao_envs::{EnvError, Environment, Script, Secret, catalog};
 use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
@@ -75,9 +75,21 @@ pub enum RecordedError {
 /// # Errors
 /// When the environment or its data is not there.
 pub fn environment(started: &RunStarted, data: Option<PathBuf>) -> Result<Arc<dyn Environment>, RecordedError> {
+    environment_with(started, data, None)
+}
+
+/// The same with the key of a search service, for runs that asked one.
+///
+/// # Errors
+/// As [`environment`].
+pub fn environment_with(
+    started: &RunStarted,
+    data: Option<PathBuf>,
+    search_key: Option<Secret>,
+) -> Result<Arc<dyn Environment>, RecordedError> {
     let stored = serde_json::from_str(&started.env_config)
         .map_err(|error| RecordedError::Settings { reason: error.to_string() })?;
-    catalog::reopen(&started.env, &stored, data).map_err(|error| match error {
+    catalog::reopen_with(&started.env, &stored, data, search_key).map_err(|error| match error {
         EnvError::UnknownEnvironment { given, .. } => RecordedError::UnknownEnvironment { env: given },
         EnvError::Stored { reason } => RecordedError::Settings { reason },
         EnvError::NeedsData { what } => RecordedError::Data { what },

@@ -45,6 +45,10 @@ impl ThreadArgs {
 pub(crate) enum EnvName {
     /// TextCraft-Synth: craft items by recipes.
     Textcraft,
+    /// Questions of several hops, answered by searching and reading pages.
+    Deepdive,
+    /// ART-E: answer questions about a mailbox.
+    Mail,
 }
 
 impl EnvName {
@@ -52,6 +56,8 @@ impl EnvName {
     pub(crate) fn name(self) -> &'static str {
         match self {
             EnvName::Textcraft => "textcraft",
+            EnvName::Deepdive => "deepdive",
+            EnvName::Mail => "mail",
         }
     }
 }
@@ -124,7 +130,8 @@ pub(crate) struct TaskArgs {
     /// How many tasks, or `all` where they have an end.
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Tasks")]
     pub(crate) tasks: Option<Count>,
-    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme.
+    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme;
+    /// mail: easy, medium, hard.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Tasks")]
     pub(crate) preset: Vec<String>,
     #[command(flatten)]
@@ -262,14 +269,14 @@ pub(crate) struct PolicyArgs {
     /// server that takes tokens needs that of its model].
     #[arg(long, value_name = "WHICH", help_heading = "Policy")]
     pub(crate) tokenizer: Option<String>,
-    /// A low-rank adapter on the weights of --policy, in peft's layout. A folder that `train --lora` made needs no more than
-    /// local:DIR.
-    #[arg(long, value_name = "DIR", help_heading = "Policy")]
-    pub(crate) adapter: Option<PathBuf>,
     /// Mebibytes that key-value caches may take; one agent is always allowed what it needs [default: 1024]. It decides speed,
     /// never content.
     #[arg(long, value_name = "MIB", help_heading = "Policy")]
     pub(crate) kv_memory: Option<u32>,
+    /// A low-rank adapter on the weights of --policy, in peft's layout. A folder that `train --lora` made needs no more than
+    /// local:DIR.
+    #[arg(long, value_name = "DIR", help_heading = "Policy")]
+    pub(crate) adapter: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) server: ServedArgs,
 }

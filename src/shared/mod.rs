@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod credit;
+pub(crate) mod cursor;
 pub(crate) mod curves;
 pub(crate) mod decoding;
 pub(crate) mod exit;

@@ -88,7 +88,8 @@ pub(crate) fn environment(tasks: &TaskArgs) -> Result<Arc<dyn Environment>, Fail
         }
     }
     let options = tasks.env_option.iter().fold(options, |options, (name, value)| options.with(name, value));
-    Ok(catalog::open(tasks.env.name(), &EnvSettings { data, options })?)
+    let search_key = open::search_key();
+    Ok(catalog::open(tasks.env.name(), &EnvSettings { data, options, search_key })?)
 }
 
 /// The tasks that flags choose.

@@ -20,7 +20,7 @@ use crate::fetch::{self, Frames, Slots};
 use crate::files::{Files, RealFiles};
 use crate::frame::{StreamKey, stream_key};
 use crate::id::{RunId, Seq, Stream};
-use crate::journal::{self, Journal, JournalWriter};
+use crate::journal::{Journal, JournalWriter};
 use crate::manifest::Mark;
 use crate::opening::{self, Cleared};
 use crate::ordered::{self, Ordered};
@@ -133,9 +133,7 @@ impl Log {
     /// # Errors
     /// As [`Log::open`].
     pub fn open_with(files: Arc<dyn Files>, dir: &Path, options: Options) -> Result<(Log, OpenReport), LogError> {
-        let journal_dir = dir.join(journal::FOLDER);
-        files.create_dir(&journal_dir).map_err(|error| LogError::io("make the log's directory", dir, error))?;
-        files.sync_dir(dir).map_err(|error| LogError::io("sync the log's directory", dir, error))?;
+        opening::make_folders(files.as_ref(), dir)?;
         let lock = lock(dir)?;
         let (manifest, trouble) = load_manifest(files.as_ref(), dir)?;
         let counted = opening::counts(manifest.as_ref());

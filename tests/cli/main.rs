@@ -8,14 +8,19 @@ mod cpython;
 mod damage;
 mod decoding;
 mod doctor;
+mod durability;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/fake.rs"]
 mod fake;
+mod following;
 mod forks;
+mod guide;
 mod help;
+mod mail;
 mod mini;
 mod official;
+mod prune;
 mod record_and_read;
 mod regression;
 mod schema;

@@ -17,8 +17,8 @@ use crate::tree::{Node, Step};
 impl Rollout {
     /// Ends a node's step: cancels what it left running, then ends the node or appends the observation.
     pub(super) fn conclude(&mut self, path: &NodePath) -> Result<(), EngineError> {
-        let running =
-            self.active_nodes().rev().find(|n| n.path != *path && n.path.is_within(path)).map(|n| n.path.clone());
+        let is_left = |n: &&Node| n.outcome.is_none() && n.path != *path && n.path.is_within(path);
+        let running = self.active_nodes().rev().find(is_left).map(|n| n.path.clone());
         if let Some(running) = running {
             return self.end(&running, Outcome::Cancelled);
         }
