@@ -16,7 +16,7 @@ def sequences(path):
         if event["kind"] not in ("context_extended", "action_sampled"):
             continue
         body = event["body"]
-        tokens, logged = nodes.setdefault((event["address"].split("#")[0], body["node"]), ([], []))
+        tokens, logged = nodes.setdefault((event["event"].split("#")[0], body["node"]), ([], []))
         tokens += body["tokens"]
         logged += body.get("logprobs") or [None] * len(body["tokens"])
     return list(nodes.values())

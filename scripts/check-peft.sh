@@ -15,7 +15,7 @@ flags="--log $work/log --max-tokens 24 --max-steps 2 --tasks 2 --group 2"
 "$rao" record --log "$work/log" --policy oracle --tokenizer bytes --tasks 4 --group 1 >/dev/null
 "$rao" init "$work/base" --log "$work/log" --from latest --vocab 320 --hidden 32 --layers 2 --heads 4 --kv-heads 2 --ffn 48 >/dev/null
 "$rao" record $flags --policy "local:$work/base" >/dev/null
-"$rao" train latest --log "$work/log" --lora 4 --lora-targets q_proj,v_proj,down_proj --lr 0.05 --epochs 4 \
+"$rao" train latest --log "$work/log" --lora 4 --lora-targets q_proj,v_proj,down_proj --lr 0.05 --loss sft --sft-filter all --steps 4 \
     --out "$work/ours" --merge-into "$work/merged" >/dev/null
 "$rao" record $flags --policy "local:$work/ours" >/dev/null
 "$rao" tail --log "$work/log" --json latest >"$work/ours.jsonl"

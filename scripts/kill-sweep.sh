@@ -72,7 +72,7 @@ for round in $(seq "$rounds"); do
     [ -d log/journal ] || continue
     cat acks >>all.acks
     "$rao" verify --log log >verified 2>&1 || fail "the log does not verify: $(tail -5 verified)"
-    run=$(sed -n 's/.* acknowledged stream=\([0-9a-f]\{32\}\).*/\1/p' acks | head -1)
+    run=$(sed -n '/ acknowledged stream=/{s/.* acknowledged stream=\([0-9a-f]\{32\}\).*/\1/p;q}' acks)
     [ -n "$run" ] || continue
     "$rao" tail "$run" --headers --log log >headers 2>&1 || fail "the run cannot be read: $(tail -1 headers)"
     result=$(compare acks headers | tail -1)

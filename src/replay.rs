@@ -79,7 +79,7 @@ pub(crate) struct Replayed {
 /// Runs the command.
 pub(crate) fn run(args: &ReplayArgs, out: &mut Out) -> Result<(), Failure> {
     args.threads.apply();
-    let source = open::reader(&args.log.log)?;
+    let source = open::checked_reader(&args.log.log)?;
     let (chosen, from) = choose(args, &source)?;
     recording::stop_on_ctrl_c();
     let mut all = Replayed::default();

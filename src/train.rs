@@ -441,7 +441,7 @@ fn iteration_line(row: &Value) -> String {
 }
 
 fn dry_run(args: &TrainArgs, settings: &Settings, out: &mut Out) -> Result<(), Failure> {
-    let source = open::reader(&args.log.log)?;
+    let source = open::checked_reader(&args.log.log)?;
     let (mut runs, mut trainings) = (Vec::new(), Vec::new());
     for name in &args.runs {
         match resolve_target(&source, name)? {

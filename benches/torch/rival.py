@@ -51,7 +51,7 @@ def trajectories(path):
         kind, body = event["kind"], event["body"]
         if kind not in ("context_extended", "action_sampled"):
             continue
-        key = (event["address"].split("#")[0], body["node"])
+        key = (event["event"].split("#")[0], body["node"])
         tokens, mask, old = nodes.setdefault(key, ([], [], []))
         more = body["tokens"]
         tokens += more

@@ -7,11 +7,12 @@ use serde_json::Value as Json;
 
 use crate::deepdive::DeepDive;
 use crate::mail::Mail;
+use crate::oolong::Oolong;
 use crate::textcraft::TextCraft;
 use crate::{EnvError, EnvSettings, Environment, Secret};
 
 /// The names, as the command line and manifests write them.
-pub const NAMES: &[&str] = &["textcraft", "deepdive", "mail"];
+pub const NAMES: &[&str] = &["textcraft", "oolong", "deepdive", "mail"];
 
 /// Opens an environment.
 ///
@@ -21,6 +22,7 @@ pub fn open(name: &str, settings: &EnvSettings) -> Result<Arc<dyn Environment>, 
     match name {
         "deepdive" => Ok(Arc::new(DeepDive::from_settings(settings)?)),
         "textcraft" => Ok(Arc::new(TextCraft::from_settings(settings)?)),
+        "oolong" => Ok(Arc::new(Oolong::from_settings(settings)?)),
         "mail" => Ok(Arc::new(Mail::from_settings(settings)?)),
         _ => Err(unknown(name)),
     }
@@ -48,6 +50,7 @@ pub fn reopen_with(
     match name {
         "deepdive" => Ok(Arc::new(DeepDive::reopen(stored, data, search_key)?)),
         "textcraft" => Ok(Arc::new(TextCraft::reopen(stored, data)?)),
+        "oolong" => Ok(Arc::new(Oolong::reopen(stored, data)?)),
         "mail" => Ok(Arc::new(Mail::reopen(stored, data)?)),
         _ => Err(unknown(name)),
     }

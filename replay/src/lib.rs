@@ -11,6 +11,7 @@ pub mod optimizer;
 pub mod plots;
 pub mod recorded;
 pub mod regression;
+pub mod rejudge;
 pub mod schedule;
 pub mod spread;
 pub mod trainer;

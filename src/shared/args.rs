@@ -45,6 +45,8 @@ impl ThreadArgs {
 pub(crate) enum EnvName {
     /// TextCraft-Synth: craft items by recipes.
     Textcraft,
+    /// Oolong: questions about long transcripts.
+    Oolong,
     /// Questions of several hops, answered by searching and reading pages.
     Deepdive,
     /// ART-E: answer questions about a mailbox.
@@ -56,6 +58,7 @@ impl EnvName {
     pub(crate) fn name(self) -> &'static str {
         match self {
             EnvName::Textcraft => "textcraft",
+            EnvName::Oolong => "oolong",
             EnvName::Deepdive => "deepdive",
             EnvName::Mail => "mail",
         }
@@ -131,7 +134,7 @@ pub(crate) struct TaskArgs {
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Tasks")]
     pub(crate) tasks: Option<Count>,
     /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme;
-    /// mail: easy, medium, hard.
+    /// mail: easy, medium, hard; oolong: 2k, 8k, 32k, 128k, 175k, or with --data 1ep, 2ep, .. or all.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Tasks")]
     pub(crate) preset: Vec<String>,
     #[command(flatten)]

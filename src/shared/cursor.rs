@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use rao_store::{Address, EventSource, LogError, Target, resolve_target};
+use rao_store::{Address, EventSource, LogError, RunId, Target, resolve_target};
 
 use super::exit::{Code, Failure};
 use super::out::note;
@@ -18,6 +18,9 @@ pub(crate) fn read(source: &dyn EventSource, file: &Path) -> Result<Vec<Address>
     };
     let mut addresses = Vec::new();
     for line in text.lines() {
+        if !is_address(line) {
+            return Err(foreign(file, line, "it names no event"));
+        }
         match resolve_target(source, line) {
             Ok(Target::Event(address)) => addresses.push(address),
             Err(error @ (LogError::UnknownRun { .. } | LogError::UnknownStream { .. })) => {
@@ -28,6 +31,12 @@ pub(crate) fn read(source: &dyn EventSource, file: &Path) -> Result<Vec<Address>
         }
     }
     Ok(addresses)
+}
+
+/// Whether it looks like an event's full address.
+fn is_address(line: &str) -> bool {
+    let run = line.split(['/', '#']).next().unwrap_or_default();
+    run.len() == 32 && run.parse::<RunId>().is_ok() && line.contains('#')
 }
 
 /// Replaces the file: whatever happens, the old one or the new one is there, whole.

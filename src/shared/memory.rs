@@ -1,4 +1,4 @@
-//! How much memory this process has had, and sizes as people write them.
+//! How much memory and time this process has had, and sizes as people write them.
 
 /// The most memory that the process has had at one time, in bytes, where the system says so.
 pub(crate) fn peak() -> Option<u64> {
@@ -6,6 +6,14 @@ pub(crate) fn peak() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes << 10)
+}
+
+/// CPU seconds that the process has used, where the system says so; its clock ticks 100 times a second.
+pub(crate) fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / 100.0)
 }
 
 /// Reads a size: a number with K, M, G or T behind it, in powers of 1024; `iB` or `B` may follow.

@@ -21,6 +21,9 @@ const TIMINGS_FILE: &str = "timings.jsonl";
 struct Timing {
     version: u64,
     seconds: f64,
+    /// CPU seconds of all threads, where the system says so.
+    #[serde(default)]
+    cpu_seconds: Option<f64>,
     /// Tokens of the trajectories, shared or not, in a second: what training gets done.
     tokens_per_second: f64,
     /// Tokens that the model was run on in a second.
@@ -34,12 +37,13 @@ pub(crate) struct Recorder {
     all: Vec<Metrics>,
     timings: Vec<Timing>,
     last: Instant,
+    last_cpu: Option<f64>,
 }
 
 impl Recorder {
     /// For a training that begins.
     pub(crate) fn new() -> Self {
-        Recorder { all: Vec::new(), timings: Vec::new(), last: Instant::now() }
+        Recorder { all: Vec::new(), timings: Vec::new(), last: Instant::now(), last_cpu: None }
     }
 
     /// For a training that goes on from the checkpoint in `folder`; figures that are not there are left out.
@@ -49,23 +53,27 @@ impl Recorder {
             all: lines(METRICS_FILE).lines().filter_map(Metrics::from_line).collect(),
             timings: lines(TIMINGS_FILE).lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
             last: Instant::now(),
+            last_cpu: None,
         }
     }
 
     /// Starts the next step's clock.
     pub(crate) fn start(&mut self) {
-        self.last = Instant::now();
+        (self.last, self.last_cpu) = (Instant::now(), memory::cpu_seconds());
     }
 
     /// Notes a step.
     #[expect(clippy::cast_precision_loss, reason = "a step has far fewer than 2^53 tokens")]
     pub(crate) fn add(&mut self, step: &StepReport) {
         let seconds = self.last.elapsed().as_secs_f64();
-        self.last = Instant::now();
+        let cpu = memory::cpu_seconds();
+        let cpu_seconds = cpu.zip(self.last_cpu).map(|(now, then)| now - then);
+        (self.last, self.last_cpu) = (Instant::now(), cpu);
         let rate = |tokens: u64| tokens as f64 / seconds.max(1e-9);
         self.timings.push(Timing {
             version: step.version,
             seconds,
+            cpu_seconds,
             tokens_per_second: rate(step.summed_tokens),
             model_tokens_per_second: rate(step.model_tokens),
             peak_bytes: memory::peak(),

@@ -61,13 +61,24 @@ pub(crate) fn resumed(dir: &Path, name: &str, wish: Option<Durability>) -> Resul
     Ok((writer_with(dir, durability)?, run))
 }
 
-/// Opens a log that must be there for writing.
+/// Opens a log that must be there for writing, to compute with what it holds: every digest is checked.
 pub(crate) fn existing(dir: &Path) -> Result<Arc<Log>, Failure> {
     if !dir.join("journal").is_dir() {
         // The reader says that there is no log, and what to do; a writer would make one.
         Reader::open(dir)?;
     }
-    writer(dir)
+    let mut options = Options::new(Arc::new(now_us));
+    options.check_digests = true;
+    let (log, report) = Log::open(dir, options)?;
+    tell(&report);
+    Ok(Arc::new(log))
+}
+
+/// Opens a log for reading, to compute with what it holds: every digest is checked.
+pub(crate) fn checked_reader(dir: &Path) -> Result<Reader, Failure> {
+    let (reader, report) = Reader::open_checked(dir)?;
+    tell(&report);
+    Ok(reader)
 }
 
 /// Opens a log for reading.

@@ -201,6 +201,7 @@ pub(crate) fn setup_with(
     let chosen = env.tasks(&selection)?;
     let mut host = host_facts(&selection, policy.folder());
     policy.add_facts(&mut host);
+    judges::add_facts(engine.judge.as_ref(), engine.child_judge.as_ref(), &mut host);
     let actor = policy.into_actor(&config)?;
     let plan = Plan {
         env,
@@ -258,7 +259,7 @@ pub(crate) fn resume_setup(
         seed: started.seed,
         only: Some(started.rollouts.clone()),
         width,
-        panel: judges::recorded(&config)?,
+        panel: judges::recorded(&config, &host)?,
     };
     let actor = loaded.into_actor(&config)?;
     if actor.identity() != started.policy {

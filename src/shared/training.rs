@@ -47,7 +47,7 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings, resources: Resources
             let failure = Failure::usage(
                 "the weights of a served policy are where its server is: they cannot be trained from here",
             );
-            Err(failure.help("name the folder of the same model, with the same tokenizer.json, with --model DIR"))
+            Err(failure.help("name the folder of the same model, with the same tokenizer, with --model DIR"))
         }
     }
 }

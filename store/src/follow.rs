@@ -137,7 +137,7 @@ impl Follower {
         let moved = match Manifest::read(&RealFiles, &self.dir)? {
             Some(Ok(manifest)) => {
                 manifest.sealed.iter().any(|entry| !known.entries.contains(entry))
-                    || manifest.dropped.iter().any(|dropped| !known.dropped(dropped.run))
+                    || manifest.dropped.iter().any(|dropped| !known.knows_dropped(dropped.run))
             }
             _ => false,
         };

@@ -56,7 +56,8 @@ fn a_cursor_file_goes_on_in_every_stream() {
     assert_eq!(lines(&place, &tail), Vec::<Value>::new());
     place.record_oracle(&["--seed", "5"]);
     // A sealed run is where it was.
-    place.out(&["seal", &place.json(&["list"])["runs"][0]["run"].as_str().unwrap().to_owned()]);
+    let list = place.json(&["list"]);
+    place.out(&["seal", text(&list["runs"][0], "run")]);
     seen.extend(lines(&place, &tail));
     assert_eq!(seen, lines(&place, &["tail", "--json"]));
     // What is filtered out is seen as well.

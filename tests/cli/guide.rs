@@ -36,7 +36,7 @@ fn blocks(page: &Path) -> Vec<Block> {
             Some(block) => block.text.push_str(&format!("{line}\n")),
             None => {
                 let words: Vec<&str> = line.split_whitespace().collect();
-                if words.first() == Some(&"```sh") {
+                if matches!(words.first(), Some(&("```sh" | "```console"))) {
                     let runnable = words.get(1) == Some(&"runnable");
                     open = Some(Block { line: number + 2, runnable, text: String::new() });
                 }
@@ -47,11 +47,13 @@ fn blocks(page: &Path) -> Vec<Block> {
     blocks
 }
 
-/// The lines of a block that call the program, comments cut off and continued lines joined.
+/// The lines of a block that call the program, comments and what follows in a pipe cut off, continued lines joined.
 fn calls(block: &Block) -> Vec<String> {
     let joined = block.text.replace("\\\n", " ");
-    let lines = joined.lines().map(|line| line.split(" #").next().unwrap_or_default().trim().to_owned());
-    lines.filter(|line| line.starts_with("rao-log ")).collect()
+    let lines = joined.lines().map(|line| line.split(" #").next().unwrap_or_default());
+    let lines = lines.map(|line| line.split(['|', '>', ';', '&']).next().unwrap_or_default().trim());
+    let lines = lines.map(|line| line.strip_prefix("$ ").unwrap_or(line));
+    lines.filter(|line| line.starts_with("rao-log ")).map(str::to_owned).collect()
 }
 
 #[test]

@@ -84,16 +84,21 @@ fn a_run_on_files_is_replayed_with_the_same_files() {
         })
         .collect();
     let question = json!({
-        "id": 1, "question": "What is to be brought according to the seventh note?", "answer": "item 7", "message_ids": ["<7>"],
+        "id": 1, "question": "What does note 7 ask for?", "answer": "item 7", "message_ids": ["<7>"],
         "inbox_address": "bo@x.example", "query_date": "2031-02-01",
     });
     std::fs::create_dir(place.path().join("mine")).unwrap();
     std::fs::write(place.path().join("mine/emails.jsonl"), rows.join("\n")).unwrap();
     std::fs::write(place.path().join("mine/questions-train.jsonl"), question.to_string()).unwrap();
     let recorded = record(&place, "oracle", &["--data", "mine", "--tasks", "1", "--group", "1"]);
-    assert_eq!(recorded["rollouts"], 1, "{recorded}");
+    assert_eq!((&recorded["rollouts"], &recorded["solved"]), (&json!(1), &json!(1)), "{recorded}");
     assert!(place.json(&["replay", "--check", "tools", "--data", "mine"])["divergence"].is_null());
     assert!(place.fails(&["replay", "--check", "tools"], 2).contains("--data"));
+    // Free text that differs from the truth is put before a judge; what is asked and answered is replayed too.
+    record(&place, "noisy", &["--data", "mine", "--tasks", "1", "--group", "24"]);
+    let verdicts = place.out(&["tail", "latest", "--kind", "verdict"]);
+    assert!(verdicts.contains("exact/mail/root") && verdicts.contains("mail/rao"), "{verdicts}");
+    assert!(place.json(&["replay", "--check", "tools", "--data", "mine"])["divergence"].is_null());
     std::fs::write(place.path().join("mine/emails.jsonl"), rows[..11].join("\n")).unwrap();
     assert!(place.fails(&["replay", "--check", "tools", "--data", "mine"], 2).contains("digest"));
 }

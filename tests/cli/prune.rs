@@ -17,7 +17,7 @@ fn old_runs_are_dropped_and_the_bases_of_forks_are_kept() {
     place.out(&["seal", &recorded[0]]);
     let from = format!("{}/0#12", recorded[1]);
     let fork = text(&place.json(&["fork", "--from", &from, "--tokenizer", "bytes"]), "run").to_owned();
-    let before = place.out(&["show", &format!("{fork}/0")]);
+    let before = place.json(&["show", &format!("{fork}/0")]);
     let plan = place.json(&["prune", "--keep", "1", "--dry-run"]);
     let named = |value: &serde_json::Value, list: &str| -> Vec<String> {
         value[list].as_array().unwrap().iter().map(|run| text(run, "run").to_owned()).collect()
@@ -34,7 +34,7 @@ fn old_runs_are_dropped_and_the_bases_of_forks_are_kept() {
     let bytes: u64 = done["dropped"].as_array().unwrap().iter().map(|run| run["bytes"].as_u64().unwrap()).sum();
     assert_eq!(done["freed"], bytes);
     assert_eq!(runs(&place), [recorded[1].clone(), fork.clone()]);
-    assert_eq!(place.out(&["show", &format!("{fork}/0")]), before);
+    assert_eq!(place.json(&["show", &format!("{fork}/0")]), before);
     let found = place.json(&["verify"]);
     assert_eq!(found["intact"], true);
     assert_eq!(found["dropped"].as_array().unwrap().len(), 2);

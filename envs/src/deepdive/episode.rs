@@ -16,8 +16,8 @@ use super::{noisy, oracle, prompt};
 use crate::judge::{Role, normalize, same_answer};
 use crate::textcraft::bind;
 use crate::{
-    Args, Assessment, Ending, Episode, Goal, Judgement, NodeKey, PromptStyle, Question, Script, Text, Tool, ToolResult,
-    Turn, Value,
+    Args, Assessment, Detached, Ending, Episode, Goal, Judgement, NodeKey, PromptStyle, Question, Script, Text, Tool,
+    ToolResult, Turn, Value,
 };
 
 const TOOLS: &[Tool] =
@@ -91,8 +91,9 @@ impl DiveEpisode {
         self.nodes.get(node)
     }
 
-    fn lane(&self, node: &NodeKey) -> Lane {
-        Lane { rollout: self.rollout, node: node.to_vec() }
+    fn desk(&self, node: &NodeKey) -> Desk {
+        let lane = Lane { rollout: self.rollout, node: node.to_vec() };
+        Desk { search: Arc::clone(&self.search), block: Arc::clone(&self.block), lane }
     }
 
     /// What a goal asks for.
@@ -304,10 +305,17 @@ impl Episode for DiveEpisode {
     }
 
     fn call(&mut self, node: &NodeKey, tool: &str, args: &Args) -> ToolResult {
-        let desk = Desk { search: Arc::clone(&self.search), block: Arc::clone(&self.block), lane: self.lane(node) };
-        let result = desk.run(tool, args);
+        let result = self.desk(node).run(tool, args);
         self.note(node, tool, args, &result);
         result
+    }
+
+    fn detached(&self, node: &NodeKey, tool: &str, args: &Args) -> Option<Detached> {
+        if !self.search.waits() {
+            return None;
+        }
+        let (desk, tool, args) = (self.desk(node), tool.to_owned(), args.clone());
+        Some(Box::new(move || desk.run(&tool, &args)))
     }
 
     fn absorb(&mut self, node: &NodeKey, tool: &str, args: &Args, result: &ToolResult) {

@@ -193,7 +193,7 @@ impl<'a> Look<'a> {
                 let phrase = Search { keywords: vec![text.to_owned()], ..base.clone() };
                 return match self.hits(&phrase) {
                     None => Seek::Search(phrase),
-                    Some(hits) => self.go_through(hits),
+                    Some(narrowed) => self.go_through(if narrowed.is_empty() { hits } else { narrowed }),
                 };
             }
             let worth = if number == 0 { hits.len() } else { hits.len().min(WIDENED_HITS) };
@@ -385,12 +385,10 @@ impl<'a> Look<'a> {
         let question = self.seen.goal.split("\n\n").next().unwrap_or_default();
         let gold = &self.episode.body.message_ids;
         let is_root = turn.node.len() == 1;
-        // Words that are everywhere find nothing in particular.
-        let common = self.episode.mailbox.emails().len() as u32 / 4;
-        let telling: Vec<String> = words(question)
-            .into_iter()
-            .filter(|word| word.len() > 2 && (1..=common).contains(&self.episode.mailbox.frequency(word)))
-            .collect();
+        // Short words say little, numbers a lot; a word that is nowhere finds nothing.
+        let tells = |word: &String| word.len() > 2 || word.bytes().all(|byte| byte.is_ascii_digit());
+        let occurs = |word: &String| self.episode.mailbox.frequency(word) > 0;
+        let telling: Vec<String> = words(question).into_iter().filter(|word| tells(word) && occurs(word)).collect();
         match self.seek(&telling.join(" "), &Search::default(), |email| is_root && gold.contains(&email.message_id)) {
             Seek::Search(search) => Move::Search(vec![search]),
             Seek::Read(ids) => Move::Read(ids),

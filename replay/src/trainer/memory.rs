@@ -72,22 +72,10 @@ mod tests {
     use super::*;
 
     fn decoder() -> Decoder {
-        let config = rao_policy::Config {
-            architecture: rao_policy::Architecture::Llama,
-            vocab_size: 1000,
-            hidden_size: 64,
-            intermediate_size: 128,
-            layers: 8,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 16,
-            rms_norm_eps: 1e-5,
-            rope_theta: 1e4,
-            rope_scaling: rao_policy::RopeScaling::None,
-            tie_word_embeddings: true,
-            max_positions: 4096,
-            experts: None,
-        };
+        let json = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "hidden_size": 64,
+            "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "tie_word_embeddings": true, "max_position_embeddings": 4096}"#;
+        let config = rao_policy::Config::from_json(json.as_bytes()).unwrap();
         Decoder::init(config, 1).unwrap()
     }
 

@@ -4,8 +4,10 @@ use super::Kind;
 use crate::id::NodePath;
 
 /// The node that the event belongs to; `None` if its kind belongs to none, or if the body is not one of its layout.
+///
+/// The node stands at the same place in every layout of a kind so far.
 pub(crate) fn node_of(kind: Kind, layout: u16, body: &[u8]) -> Option<NodePath> {
-    if layout != 1 {
+    if layout == 0 || layout > kind.layout() {
         return None;
     }
     let before = match kind {

@@ -7,13 +7,16 @@ use serde_json::Value as Json;
 
 use super::{Hit, Lane, SearchBackend, SearchError};
 
+/// Answers by request.
+type Kept<K, V> = Mutex<BTreeMap<K, Result<V, SearchError>>>;
+
 /// A back end whose answers are kept, so that a run sees one answer to each request, however the world moves on.
 /// Failures that may pass are not kept.
 #[derive(Debug)]
 pub struct Cached<B> {
     inner: B,
-    searches: Mutex<BTreeMap<(String, u32), Result<Vec<Hit>, SearchError>>>,
-    pages: Mutex<BTreeMap<String, Result<String, SearchError>>>,
+    searches: Kept<(String, u32), Vec<Hit>>,
+    pages: Kept<String, String>,
 }
 
 impl<B: SearchBackend> Cached<B> {
@@ -26,7 +29,7 @@ impl<B: SearchBackend> Cached<B> {
 /// The kept answer, or the one that `ask` gives, which is then kept. Two threads that ask at the same moment may both
 /// ask the back end; the first answer to arrive stands.
 fn kept<K: Ord, V: Clone>(
-    cache: &Mutex<BTreeMap<K, Result<V, SearchError>>>,
+    cache: &Kept<K, V>,
     key: K,
     ask: impl FnOnce() -> Result<V, SearchError>,
 ) -> Result<V, SearchError> {
@@ -44,6 +47,10 @@ fn kept<K: Ord, V: Clone>(
 impl<B: SearchBackend> SearchBackend for Cached<B> {
     fn identity(&self) -> Json {
         self.inner.identity()
+    }
+
+    fn waits(&self) -> bool {
+        self.inner.waits()
     }
 
     fn search(&self, lane: &Lane, query: &str, count: u32) -> Result<Vec<Hit>, SearchError> {

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use super::Lane;
 
+/// What waits in one rollout, by node.
+type Nodes<T> = VecDeque<(Vec<u32>, VecDeque<T>)>;
+
 /// Waiting things, served fairly: rollouts take turns, and so do the nodes of a rollout; a node's own come in order.
 /// So a node that asks for a hundred pages delays its siblings by one page, not by a hundred.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    rollouts: VecDeque<(u64, VecDeque<(Vec<u32>, VecDeque<T>)>)>,
+    rollouts: VecDeque<(u64, Nodes<T>)>,
     length: usize,
 }
 

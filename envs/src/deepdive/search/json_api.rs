@@ -44,7 +44,8 @@ impl FieldMap {
     /// # Errors
     /// What is wrong with the name or the pointer.
     pub fn set(&mut self, name: &str, pointer: &str) -> Result<(), String> {
-        if !pointer.starts_with('/') && !(name == "text" && pointer.is_empty()) {
+        let whole_answer = name == "text" && pointer.is_empty();
+        if !whole_answer && !pointer.starts_with('/') {
             return Err(format!("`{pointer}` is no JSON pointer: it must begin with a slash, such as /items/0/link"));
         }
         let field = match name {
@@ -101,6 +102,10 @@ impl JsonApi {
 impl SearchBackend for JsonApi {
     fn identity(&self) -> Json {
         json!({ "kind": "json", "search": self.search, "page": self.page, "fields": self.fields })
+    }
+
+    fn waits(&self) -> bool {
+        true
     }
 
     fn search(&self, lane: &Lane, query: &str, count: u32) -> Result<Vec<Hit>, SearchError> {

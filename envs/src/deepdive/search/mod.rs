@@ -69,6 +69,11 @@ pub trait SearchBackend: Send + Sync {
     /// # Errors
     /// [`SearchError::NoPage`] if there is no such page, and the others.
     fn open(&self, lane: &Lane, url: &str) -> Result<String, SearchError>;
+
+    /// Whether answers come from outside this process, so that it is worth asking for several at once.
+    fn waits(&self) -> bool {
+        false
+    }
 }
 
 impl<B: SearchBackend + ?Sized> SearchBackend for Arc<B> {
@@ -82,6 +87,10 @@ impl<B: SearchBackend + ?Sized> SearchBackend for Arc<B> {
 
     fn open(&self, lane: &Lane, url: &str) -> Result<String, SearchError> {
         (**self).open(lane, url)
+    }
+
+    fn waits(&self) -> bool {
+        (**self).waits()
     }
 }
 

@@ -142,6 +142,10 @@ impl<B: SearchBackend> SearchBackend for Recording<B> {
         self.inner.identity()
     }
 
+    fn waits(&self) -> bool {
+        self.inner.waits()
+    }
+
     fn search(&self, lane: &Lane, query: &str, count: u32) -> Result<Vec<Hit>, SearchError> {
         let hits = self.inner.search(lane, query, count)?;
         let results = hits.iter().cloned().map(Found::from).collect();

@@ -29,6 +29,10 @@ impl SearchBackend for Tavily {
         json!({ "kind": "tavily", "url": self.url })
     }
 
+    fn waits(&self) -> bool {
+        true
+    }
+
     fn search(&self, lane: &Lane, query: &str, count: u32) -> Result<Vec<Hit>, SearchError> {
         let body = json!({
             "query": query,

@@ -43,7 +43,8 @@ const START: Date = date(2031, 1, 6);
 /// How many weeks a project's mail spreads over, at least and at most.
 const WEEKS: (u64, u64) = (8, 16);
 
-#[derive(Clone, Debug)]
+/// Sizes are checked before anything is written, so that whoever is looked up is there.
+#[derive(Clone, Debug, Default)]
 struct Person {
     first: &'static str,
     name: String,
@@ -386,12 +387,7 @@ impl Writer {
     /// The team's member of that rank.
     fn member(&self, project: &Project, rank: usize) -> Person {
         let index = project.team.get(rank % project.team.len().max(1)).copied().unwrap_or(0);
-        self.insiders.get(index).cloned().unwrap_or_else(|| Person {
-            first: "",
-            name: String::new(),
-            address: String::new(),
-            company: "",
-        })
+        self.insiders.get(index).cloned().unwrap_or_default()
     }
 
     /// Some of the team other than one person.
@@ -407,12 +403,7 @@ impl Writer {
     fn pick_person(&mut self, inside: bool) -> Person {
         let people = if inside { &self.insiders } else { &self.outsiders };
         let index = self.rng.below(people.len() as u64) as usize;
-        people.get(index).cloned().unwrap_or_else(|| Person {
-            first: "",
-            name: String::new(),
-            address: String::new(),
-            company: "",
-        })
+        people.get(index).cloned().unwrap_or_default()
     }
 
     fn pick(&mut self, words: &[&'static str]) -> &'static str {
