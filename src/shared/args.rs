@@ -272,14 +272,14 @@ pub(crate) struct PolicyArgs {
     /// server that takes tokens needs that of its model].
     #[arg(long, value_name = "WHICH", help_heading = "Policy")]
     pub(crate) tokenizer: Option<String>,
-    /// A low-rank adapter on the weights of --policy, in peft's layout. A folder that `train --lora` made needs no more than
-    /// local:DIR.
-    #[arg(long, value_name = "DIR", help_heading = "Policy")]
-    pub(crate) adapter: Option<PathBuf>,
     /// Mebibytes that key-value caches may take; one agent is always allowed what it needs [default: 1024]. It decides speed,
     /// never content.
     #[arg(long, value_name = "MIB", help_heading = "Policy")]
     pub(crate) kv_memory: Option<u32>,
+    /// A low-rank adapter on the weights of --policy, in peft's layout. A folder that `train --lora` made needs no more than
+    /// local:DIR.
+    #[arg(long, value_name = "DIR", help_heading = "Policy")]
+    pub(crate) adapter: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) server: ServedArgs,
 }
