@@ -43,6 +43,7 @@ fn config() -> EngineConfig {
         ancestors: false,
         judges: None,
         top_p: 1.0,
+        decoding: rao_engine::Decoding::default(),
     }
 }
 

@@ -151,7 +151,7 @@ pub(crate) fn means(
         means.env = Some(open::recorded_environment(&started, data)?);
         if check == Check::Tokens {
             let (_, config) = manifest(source, run)?;
-            means.actor = Some(policies::to_sample_again(&started, &host, policy)?.into_actor(&config));
+            means.actor = Some(policies::to_sample_again(&started, &host, policy)?.into_actor(&config)?);
         }
     }
     Ok(means)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rao_engine::Tree;
-use rao_envs::Environment;
+use rao_envs::{Environment, Secret};
 use rao_replay::recorded::{self, RecordedError};
 use rao_replay::trainer::TrainError;
 use rao_store::event::{Body, Event, HostFacts, Kind, RunStarted};
@@ -163,7 +163,12 @@ pub(crate) fn tree(events: &[Event]) -> Result<Tree, Failure> {
 
 /// The environment that a run was recorded in.
 pub(crate) fn recorded_environment(started: &RunStarted, data: &DataArgs) -> Result<Arc<dyn Environment>, Failure> {
-    Ok(recorded::environment(started, data.of_env(&started.env))?)
+    Ok(recorded::environment_with(started, data.of_env(&started.env), search_key())?)
+}
+
+/// The key of a search service. It is handed on and never written down.
+pub(crate) fn search_key() -> Option<Secret> {
+    std::env::var("RAO_LOG_SEARCH_KEY").ok().filter(|key| !key.is_empty()).map(Secret::new)
 }
 
 impl From<RecordedError> for Failure {

@@ -6,6 +6,8 @@ mod common;
 mod compare;
 mod cpython;
 mod damage;
+mod decoding;
+mod deepdive;
 mod doctor;
 mod durability;
 mod errors;
@@ -14,7 +16,11 @@ mod errors;
 mod fake;
 mod following;
 mod forks;
+mod guide;
 mod help;
+mod llm_judge;
+mod mail;
+mod minecraft;
 mod mini;
 mod official;
 mod prune;
@@ -26,4 +32,5 @@ mod served;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/server.rs"]
 mod server;
+mod trainer;
 mod training;

@@ -84,7 +84,7 @@ impl<'a> Corpus<'a> {
         resources: &Resources,
     ) -> Result<Self, TrainError> {
         let mut corpus = Corpus { source, items: Vec::new(), digest: Digest([0; 32]), uncached: 0 };
-        let mut left = resources.cache_bytes;
+        let mut left = resources.cache_bytes();
         for rollout in &folded.rollouts {
             let wanted: BTreeSet<&NodePath> =
                 rollout.nodes.iter().filter(|node| admits(filter, node)).map(|node| &node.node).collect();

@@ -162,6 +162,7 @@ mod tests {
             (action(LogProbKind::Unknown, 1.0, StopReason::CellEnd), 2),
             (action(LogProbKind::Absent, 1.0, StopReason::Server), 2),
             (action(LogProbKind::Absent, 1.0, StopReason::Asked), 2),
+            (action(LogProbKind::Model, 1.0, StopReason::Asked), 2),
         ] {
             assert_eq!(body.version(), layout);
             let bytes = body.encode().unwrap();
