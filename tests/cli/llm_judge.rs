@@ -15,11 +15,11 @@ fn says(content: &str) -> Reply {
     )
 }
 
-/// Questions about mail by a policy that makes mistakes, so that the environment cannot judge by itself. Gives what was
+/// Questions of two hops by a policy that makes mistakes, so that the environment cannot judge by itself. Gives what was
 /// printed and what was said.
 fn record(place: &Place, server: &Server) -> (Value, String) {
     let judge = format!("llm:{},model=grader,retries=0,temperature=0", server.url());
-    let mut flags = vec!["record", "--env", "mail", "--policy", "noisy", "--tokenizer", "bytes", "--preset", "medium"];
+    let mut flags = vec!["record", "--env", "deepdive", "--policy", "noisy", "--tokenizer", "bytes"];
     flags.extend(["--tasks", "6", "--group", "2", "--judge", &judge, "--child-judge", &judge, "--json"]);
     let output = place.rao(&flags).env("RAO_LOG_API_KEY", SECRET).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -51,7 +51,7 @@ fn a_model_judges_and_the_log_keeps_what_it_said() {
     assert!(!judged.is_empty());
     let mut identities = BTreeSet::new();
     for verdict in &judged {
-        assert!(text(verdict, "source").starts_with("llm/mail/"), "{verdict}");
+        assert!(text(verdict, "source").starts_with("llm/deepdive/"), "{verdict}");
         assert_eq!(verdict["score"], 1.0);
         assert!(text(verdict, "judge").contains("grader"), "{verdict}");
         let evidence = evidence(verdict);
