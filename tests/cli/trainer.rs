@@ -96,22 +96,17 @@ fn an_adapter_is_trained_recorded_with_and_merged() {
 fn a_bound_on_memory_changes_no_byte_and_a_small_one_is_refused() {
     let place = sampled();
     let weights = |flags: &[&str]| {
-        let mut all = vec!["train", "--out", "out"];
+        let mut all = vec!["train", "--out", "out", "--micro-tokens", "100000", "--threads", "2"];
         all.extend(flags);
         let trained = place.json(&all);
-        (
-            text(&trained, "weights").to_owned(),
-            trained["checkpoints"].as_bool().unwrap(),
-            trained["peak_bytes"].as_u64(),
-        )
+        (text(&trained, "weights").to_owned(), trained["lanes"].as_u64(), trained["peak_bytes"].as_u64())
     };
-    let (free, checkpoints, _) = weights(&["--threads", "2"]);
-    assert!(!checkpoints);
+    let (free, lanes, _) = weights(&[]);
+    assert_eq!(lanes, Some(2));
     let error = place.fails(&["train", "--memory", "20M", "--out", "out", "--micro-tokens", "100000"], 2);
     let needed = error.split("about ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap().to_owned();
-    let least = format!("{needed}M");
-    let (bound, checkpoints, peak) = weights(&["--threads", "2", "--memory", &least]);
-    assert!(checkpoints, "what is needed at least is needed with checkpoints");
+    let (bound, lanes, peak) = weights(&["--memory", &format!("{needed}M")]);
+    assert_eq!(lanes, Some(1), "the least that would do is one pass at a time");
     assert_eq!(bound, free);
     let limit = needed.parse::<u64>().unwrap() << 20;
     assert!(peak.is_none_or(|peak| peak <= limit), "{peak:?} of {limit}");
