@@ -216,7 +216,10 @@ pub(super) fn delegation(goals: &[String]) -> String {
         [call] => format!("print(await {call})"),
         calls => {
             let calls = calls.join(", ");
-            format!("import asyncio\nprint(*await asyncio.gather({calls}), sep={})", literal(BETWEEN))
+            let join = literal(BETWEEN);
+            format!(
+                "import asyncio\nanswers = await asyncio.gather({calls})\nprint({join}.join([str(answer) for answer in answers]))"
+            )
         }
     }
 }
