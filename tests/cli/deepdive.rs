@@ -99,7 +99,7 @@ fn forks_and_later_starts_take_earlier_answers_from_the_log() {
     let flags = ["--preset", "4hop", "--tasks", "1", "--group", "1", "--context", "65536"];
     let half = record(&place, "oracle", &flags)["events"].as_u64().unwrap() / 2;
     for check in ["tools", "tokens"] {
-        let flags = ["replay", "latest/0", "--from", &format!("latest/0#{half}"), "--check", check];
+        let flags = ["replay", "--from", &format!("latest/0#{half}"), "--check", check];
         let bytes = if check == "tokens" { ["--tokenizer", "bytes"].as_slice() } else { &[] };
         let replayed = place.json(&[flags.as_slice(), bytes].concat());
         assert!(replayed["divergence"].is_null(), "{replayed}");
@@ -199,7 +199,7 @@ fn a_service_is_recorded_and_its_answers_replay_without_it() {
     let short = std::fs::read_to_string(place.path().join("answers.jsonl")).unwrap();
     std::fs::write(place.path().join("answers.jsonl"), short.lines().next().unwrap()).unwrap();
     let error = place.fails(&["replay", "--check", "tools", "--data", "answers.jsonl"], 3);
-    assert!(error.is_empty() || error.contains("recording"), "{error}");
+    assert!(error.contains("differs from the log"), "{error}");
 }
 
 /// A service with one page, in Tavily's language; it wants a key.
@@ -254,8 +254,8 @@ fn real_questions_are_answered_where_their_pages_are_found() {
     let flags =
         ["--data", &data, "--preset", "2hop,3hop,4hop", "--tasks", "all", "--split", "train", "--context", "65536"];
     let rates = rates(&place, &flags);
-    println!("MuSiQue, 2, 3 and 4 hops: {rates:?}");
-    assert!(rates[0] >= 0.75 && rates[1] >= 0.5, "{rates:?}");
+    println!("MuSiQue by number of hops: {rates:?}");
+    assert!(rates.len() == 3 && rates.iter().all(|rate| *rate >= 0.75), "{rates:?}");
     let replayed = place.json(&["replay", "latest/0", "--check", "tools", "--data", &data]);
     assert!(replayed["divergence"].is_null(), "{replayed}");
 }
