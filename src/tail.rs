@@ -31,8 +31,8 @@ pub(crate) struct TailArgs {
     /// Begin behind these events, one for each stream at most: the last ones that were seen.
     #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
     from: Vec<String>,
-    /// Note in this file what was printed, and begin behind it the next time. A tail that is killed may print its last
-    /// events once more, and never leaves one out.
+    /// Note in this file what was printed, and begin behind it the next time. A tail that is killed, or whose reader
+    /// goes away, may print its last events once more, and never leaves one out.
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     cursor: Option<PathBuf>,
     /// Only events of these kinds, such as action_sampled,reward_assigned.
@@ -86,7 +86,8 @@ pub(crate) fn run(args: &TailArgs, out: &mut Out) -> Result<(), Failure> {
     let mut damage = None;
     loop {
         let polled = poll(args, &mut follower, out, &mut damage)?;
-        if let Some(file) = &args.cursor {
+        // What was not printed because nobody reads any more was not seen.
+        if let Some(file) = args.cursor.as_ref().filter(|_| !out.is_closed()) {
             cursor::write(file, &follower.positions())?;
         }
         if polled.is_break() || !args.follow || recording::stopped() {

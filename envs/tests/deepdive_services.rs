@@ -1,4 +1,5 @@
 //! Search services that misbehave: scripted servers that answer late, cut off, wrongly, or not at all.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -625,7 +625,8 @@ fn a_gradient_that_is_not_finite_is_named_and_leaves_nothing() {
     scale("model.layers.0.mlp.down_proj.weight", 1e-37);
     scale("model.layers.0.mlp.up_proj.weight", 1e38);
     let before = model.digest().unwrap();
-    let mut trainer = Trainer::new(model, tokenizer(), settings(LossKind::Pg), Resources::default()).unwrap();
+    let settings = Settings { lambda: Some(1000.0), ..settings(LossKind::Pg) };
+    let mut trainer = Trainer::new(model, tokenizer(), settings, Resources::default()).unwrap();
     let mut sink = LogSink::new(&log, run_id(100));
     let error = trainer.train(&log, &[run], &mut sink, &mut |_, _| Ok(Flow::Continue)).unwrap_err();
     let told = error.to_string();

@@ -124,7 +124,7 @@ pub(crate) fn connect(
         address: address.as_str().to_owned(),
         kind: served.kind().name(),
         model: args.server_model.clone(),
-        tokenizer: tokenizer.map(|which| whole_path(which)),
+        tokenizer: tokenizer.map(whole_path),
     };
     Ok((Box::new(served), facts))
 }

@@ -52,7 +52,14 @@ fn a_cursor_file_goes_on_in_every_stream() {
     let place = Place::new();
     place.record_oracle(&[]);
     let tail = ["tail", "--json", "--cursor", "seen"];
+    // A reader that goes away has not seen what it did not read.
+    let pipe = "\"$0\" tail --json --cursor seen | head -1";
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", pipe]).arg(assert_cmd::cargo::cargo_bin!("rao-log")).current_dir(place.path());
+    let first = command.env_remove("RAO_LOG_DATA").env_remove("RAO_LOG_VECTORS").output().unwrap();
+    assert!(first.status.success() && first.stdout.ends_with(b"}\n"), "{first:?}");
     let mut seen = lines(&place, &tail);
+    assert_eq!(seen.first(), serde_json::from_slice(&first.stdout).ok().as_ref());
     assert_eq!(lines(&place, &tail), Vec::<Value>::new());
     place.record_oracle(&["--seed", "5"]);
     // A sealed run is where it was.

@@ -23,6 +23,7 @@ mod mail;
 mod minecraft;
 mod mini;
 mod official;
+mod oolong;
 mod prune;
 mod record_and_read;
 mod regression;

@@ -5,9 +5,13 @@ use serde_json::Value;
 
 /// A place with a model and a run that it sampled.
 fn sampled() -> Place {
+    sampled_with("1")
+}
+
+fn sampled_with(layers: &str) -> Place {
     let place = Place::new();
     place.record_oracle(&[]);
-    place.init_model();
+    place.init_layers(layers);
     let mut flags = vec!["record", "--policy", "local:model", "--tasks", "2", "--group", "3"];
     flags.extend(["--max-tokens", "12", "--max-steps", "2"]);
     place.json(&flags);
@@ -94,7 +98,7 @@ fn an_adapter_is_trained_recorded_with_and_merged() {
 
 #[test]
 fn a_bound_on_memory_changes_no_byte_and_a_small_one_is_refused() {
-    let place = sampled();
+    let place = sampled_with("4");
     let weights = |flags: &[&str]| {
         let mut all = vec!["train", "--out", "out"];
         all.extend(flags);
@@ -105,12 +109,12 @@ fn a_bound_on_memory_changes_no_byte_and_a_small_one_is_refused() {
             trained["peak_bytes"].as_u64(),
         )
     };
-    let (free, checkpoints, _) = weights(&["--threads", "2"]);
+    let (free, checkpoints, _) = weights(&["--threads", "2", "--micro-tokens", "100000"]);
     assert!(!checkpoints);
     let error = place.fails(&["train", "--memory", "20M", "--out", "out", "--micro-tokens", "100000"], 2);
     let needed = error.split("about ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap().to_owned();
     let least = format!("{needed}M");
-    let (bound, checkpoints, peak) = weights(&["--threads", "2", "--memory", &least]);
+    let (bound, checkpoints, peak) = weights(&["--threads", "2", "--micro-tokens", "100000", "--memory", &least]);
     assert!(checkpoints, "what is needed at least is needed with checkpoints");
     assert_eq!(bound, free);
     let limit = needed.parse::<u64>().unwrap() << 20;

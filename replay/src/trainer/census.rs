@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use rao_store::{Digest, EventSource, RolloutId, RunId};
 
-use super::batch::{BatchHasher, Entry, LeftOut, Share, entry_of, rewards};
+use super::batch::{Entry, LeftOut, Share, entry_of, rewards};
 use super::fold::{RolloutNumbers, fold_each, fold_one};
 use super::summary::{BatchSummary, Sums};
 use super::trajectory::{Trajectory, read_rollout};
@@ -216,15 +216,6 @@ impl<'a> Census<'a> {
     ) -> impl Iterator<Item = Result<(Entry, Trajectory), TrainError>> {
         let mut walk = Walk::new(self, range);
         std::iter::from_fn(move || walk.next_trajectory().transpose())
-    }
-
-    /// Digest of some of the trajectories, as [`batch_digest`](super::batch_digest) gives it.
-    pub(crate) fn digest(&self, range: Range<usize>) -> Result<Digest, TrainError> {
-        let mut hasher = BatchHasher::default();
-        for entry in self.entries(range) {
-            hasher.add(&entry?);
-        }
-        Ok(hasher.finish())
     }
 
     /// The entries of one tree, checked once more against the log.

@@ -7,11 +7,11 @@ use rao_policy::{Chat, ChatFiles, Decoder};
 use rao_store::event::{Body, TrainFinished, TrainStarted, TrainStep, TrajectoryScored};
 use rao_store::{Digest, EventSource, RolloutId, RunId};
 
-use super::batch::{Entry, LeftOut};
+use super::batch::{BatchHasher, Entry, LeftOut};
 use super::census::Census;
 use super::checkpoint;
-use super::corpus::{Corpus, Item, order};
-use super::fold::{Folded, RolloutNumbers, fold};
+use super::corpus::{Corpus, Item, Read, order};
+use super::fold::RolloutNumbers;
 use super::gradient::{Gradient, Outcome, Piece, Sums, Terms, gradient};
 use super::memory::{self, Lanes};
 use super::metrics::{self, GroupNorms};
@@ -275,11 +275,10 @@ impl Trainer {
             return Err(TrainError::Settings("the settings name a reference policy, and none was given".to_owned()));
         }
         let report = if self.settings.is_sft() {
-            let folded = fold(source, runs, self.settings.lambda)?;
-            folded.rollouts.iter().try_for_each(|rollout| self.check_rollout(rollout))?;
-            let longest = folded.rollouts.iter().flat_map(|rollout| &rollout.nodes).map(|node| node.length).max();
-            let call = self.call(longest.unwrap_or(0), BatchSummary::new(&folded))?;
-            self.supervise(source, folded, &call, sink, observer)
+            let check = |rollout: &RolloutNumbers| self.check_rollout(rollout);
+            let corpus = Corpus::build(source, runs, &self.settings, &self.resources, &check)?;
+            let call = self.call(corpus.longest, corpus.summary.clone())?;
+            self.supervise(&corpus, &call, sink, observer)
         } else {
             let census = Census::take(source, runs, &self.settings, &|rollout| self.check_rollout(rollout))?;
             let call = self.call(census.longest, census.summary.clone())?;
@@ -395,9 +394,11 @@ impl Trainer {
         sink: &mut dyn Sink,
     ) -> Result<StepReport, TrainError> {
         // Nothing of the step is written before its gradient is known to be finite, as far as it fits in memory.
-        let mut pending = Pending::default();
+        let (mut pending, mut hasher) = (Pending::default(), BatchHasher::default());
         for entry in census.entries(part.clone()) {
-            pending.push(Body::from(entry?.event(step)), 0, sink)?;
+            let entry = entry?;
+            hasher.add(&entry);
+            pending.push(Body::from(entry.event(step)), 0, sink)?;
         }
         let mut pieces = census.trajectories(part.clone()).map(|both| both.map(|(entry, read)| piece(&entry, read)));
         let mut write = |outcomes: Vec<Outcome>| {
@@ -409,24 +410,22 @@ impl Trainer {
         let (gradient, sums) = gradient(
             &self.decoder,
             &self.terms(census.tokens(part.clone())),
-            &census.lengths(part.clone()),
+            &census.lengths(part),
             &mut pieces,
             &self.batching(call),
             &mut write,
         )?;
-        self.finish_step(step, census.digest(part)?, gradient, &sums, call, pending, sink)
+        self.finish_step(step, hasher.finish(), gradient, &sums, call, pending, sink)
     }
 
     fn supervise(
         &mut self,
-        source: &dyn EventSource,
-        folded: Folded,
+        corpus: &Corpus<'_>,
         call: &Call,
         sink: &mut dyn Sink,
         observer: Observer<'_>,
     ) -> Result<TrainReport, TrainError> {
-        let corpus = Corpus::build(source, &folded, self.settings.sft_filter, &self.resources)?;
-        let left_out = LeftOut { incomplete: folded.incomplete, ..LeftOut::default() };
+        let left_out = LeftOut { incomplete: corpus.incomplete, ..LeftOut::default() };
         if corpus.items.is_empty() {
             let reason = format!("no node passes the filter `{:?}` ({left_out})", self.settings.sft_filter);
             return Err(TrainError::Nothing(reason));
@@ -434,11 +433,10 @@ impl Trainer {
         if self.data != Some(corpus.digest) {
             (self.data, self.taken) = (Some(corpus.digest), 0);
         }
-        self.start(&folded.runs, sink)?;
-        drop(folded);
+        self.start(&corpus.runs, sink)?;
         let (mut step, mut last, mut visit) = (0, None, Visit::default());
         while step < self.settings.steps {
-            let report = self.supervise_step(&corpus, step, &mut visit, call, sink)?;
+            let report = self.supervise_step(corpus, step, &mut visit, call, sink)?;
             step += 1;
             let flow = observer(self, &report)?;
             last = Some(report);
@@ -458,21 +456,25 @@ impl Trainer {
         sink: &mut dyn Sink,
     ) -> Result<StepReport, TrainError> {
         let items = visit.next(corpus, self.settings.seed, self.taken, self.settings.batch_trajectories);
-        let lengths: Vec<u64> = items.iter().map(|item| item.length).collect();
+        let lengths: Vec<u64> = items.iter().map(|item| item.length()).collect();
+        let mut hasher = blake3::Hasher::new();
         let mut pieces = items.iter().map(|item| {
-            let (sequence, stored) = corpus.trajectory(item)?.packed();
-            let Item { run, rollout, .. } = **item;
-            Ok(Piece { run, rollout, node: item.node.clone(), coefficient: 1.0, sequence, stored })
+            let Read { run, rollout, node, trajectory } = corpus.trajectory(item)?;
+            let (sequence, stored) = trajectory.packed();
+            let RolloutId(number) = rollout;
+            hasher.update(format!("{run}/{number} {node} {}\n", sequence.targets.len()).as_bytes());
+            Ok(Piece { run, rollout, node, coefficient: 1.0, sequence, stored })
         });
         let (gradient, sums) = gradient(
             &self.decoder,
-            &self.terms(items.iter().map(|item| item.tokens).sum()),
+            &self.terms(items.iter().map(|item| item.tokens()).sum()),
             &lengths,
             &mut pieces,
             &self.batching(call),
             &mut |_| Ok(()),
         )?;
-        let report = self.finish_step(step, items_digest(&items), gradient, &sums, call, Pending::default(), sink)?;
+        let digest = Digest(*hasher.finalize().as_bytes());
+        let report = self.finish_step(step, digest, gradient, &sums, call, Pending::default(), sink)?;
         self.taken += items.len() as u64;
         Ok(report)
     }
@@ -570,15 +572,6 @@ fn piece(entry: &Entry, trajectory: Trajectory) -> Piece {
 fn scored(step: u64, outcome: Outcome) -> Body {
     let Outcome { run, rollout, node, logprobs, share, .. } = outcome;
     Body::from(TrajectoryScored { step, run, rollout, node, logprobs, loss: share.loss })
-}
-
-fn items_digest(items: &[&Item]) -> Digest {
-    let mut hasher = blake3::Hasher::new();
-    for item in items {
-        let RolloutId(rollout) = item.rollout;
-        hasher.update(format!("{}/{rollout} {} {}\n", item.run, item.node, item.tokens).as_bytes());
-    }
-    Digest(*hasher.finalize().as_bytes())
 }
 
 fn step_event(batch: Digest, report: &StepReport) -> TrainStep {
