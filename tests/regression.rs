@@ -14,7 +14,14 @@ fn stored_logs_replay_at_every_depth() {
     }
     // A model's tokens are the same bits on one kind of processor only, so `mini`'s are left to tests that record them.
     let textcraft = ["textcraft-oracle", "textcraft-noisy", "textcraft-forks", "textcraft-arrival.raolog"];
-    let others = ["mail-oracle", "mail-noisy", "oolong-oracle.raolog", "oolong-noisy.raolog"];
+    let others = [
+        "mail-oracle",
+        "mail-noisy",
+        "oolong-oracle.raolog",
+        "oolong-noisy.raolog",
+        "deepdive-oracle",
+        "deepdive-noisy",
+    ];
     for scripted in textcraft.into_iter().chain(others) {
         assert_replays_at(format!("tests/logs/{scripted}"), Check::Tokens, None);
     }

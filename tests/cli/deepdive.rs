@@ -254,8 +254,8 @@ fn real_questions_are_answered_where_their_pages_are_found() {
     let flags =
         ["--data", &data, "--preset", "2hop,3hop,4hop", "--tasks", "all", "--split", "train", "--context", "65536"];
     let rates = rates(&place, &flags);
-    println!("MuSiQue, 2, 3 and 4 hops: {rates:?}");
-    assert!(rates[0] >= 0.75 && rates[1] >= 0.5, "{rates:?}");
+    println!("MuSiQue by number of hops: {rates:?}");
+    assert!(rates.len() == 3 && rates.iter().all(|rate| *rate >= 0.75), "{rates:?}");
     let replayed = place.json(&["replay", "latest/0", "--check", "tools", "--data", &data]);
     assert!(replayed["divergence"].is_null(), "{replayed}");
 }
