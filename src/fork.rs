@@ -46,7 +46,7 @@ pub(crate) struct ForkArgs {
 pub(crate) fn run(args: &ForkArgs, out: &mut Out) -> Result<(), Failure> {
     args.threads.apply();
     let begin = Instant::now();
-    let source = open::reader(&args.log.log)?;
+    let source = open::checked_reader(&args.log.log)?;
     let place = forks::named(&source, &args.from)?;
     let width = usize::from(args.width.width);
     let means = forks::Means { data: &args.data, policy: &args.policy, python: &args.python, width };

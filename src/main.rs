@@ -16,6 +16,7 @@ mod init;
 mod list;
 mod prune;
 mod record;
+mod rejudge;
 mod replay;
 mod schema;
 mod seal;
@@ -65,6 +66,7 @@ enum Command {
     Export(export::ExportArgs),
     Import(import::ImportArgs),
     Prune(prune::PruneArgs),
+    Rejudge(rejudge::RejudgeArgs),
     Tail(tail::TailArgs),
     Schema(schema::SchemaArgs),
     Doctor(doctor::DoctorArgs),
@@ -138,6 +140,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<(), Stop> {
         Command::Export(args) => export::run(args, out),
         Command::Import(args) => import::run(args, out),
         Command::Prune(args) => prune::run(args, out),
+        Command::Rejudge(args) => rejudge::run(args, out),
         Command::Tail(args) => tail::run(args, out),
         Command::Schema(args) => schema::run(args, out),
         Command::Doctor(args) => doctor::run(args, out),

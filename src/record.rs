@@ -5,7 +5,7 @@ use std::time::Instant;
 use clap::Args;
 use rao_engine::record::Recorded;
 use rao_envs::Split;
-use rao_store::{EventSource, RolloutId, RunRole, resolve_run};
+use rao_store::{Durability, EventSource, RolloutId};
 use serde_json::{Value, json};
 
 use crate::shared::args::{
@@ -39,6 +39,10 @@ pub(crate) struct RecordArgs {
     /// Go on with an interrupted run; the log knows its tasks, policy and settings.
     #[arg(long, value_name = "RUN", conflicts_with = "only")]
     resume: Option<String>,
+    /// When events are safe from a machine that stops: durable (before anything rests on them), relaxed:MS (at most MS
+    /// milliseconds later) or end (with the run's end) [default: durable]. A resumed run keeps its own.
+    #[arg(long, value_name = "MODE")]
+    durability: Option<Durability>,
     #[command(flatten)]
     width: WidthArgs,
     #[command(flatten)]
@@ -54,8 +58,7 @@ pub(crate) fn run(args: &RecordArgs, out: &mut Out) -> Result<(), Failure> {
     let width = usize::from(args.width.width);
     let (log, mut setup, resume) = match &args.resume {
         Some(name) => {
-            let log = open::existing(&args.log.log)?;
-            let run = resolve_run(&*log, name, RunRole::Recorded)?;
+            let (log, run) = open::resumed(&args.log.log, name, args.durability)?;
             let setup = match forks::noted_base(&*log, run)? {
                 Some(base) => {
                     let (data, policy, python) = (&args.tasks.data, &args.policy, &args.engine.python);
@@ -78,7 +81,8 @@ pub(crate) fn run(args: &RecordArgs, out: &mut Out) -> Result<(), Failure> {
             };
             // Everything is checked before the log is touched.
             let setup = recording::setup(&args.tasks, &args.engine, &args.policy, choices)?;
-            (open::writer(&args.log.log)?, setup, None)
+            let log = open::writer_with(&args.log.log, args.durability.unwrap_or_default())?;
+            (log, setup, None)
         }
     };
     let recorded = recording::run(&log, &mut setup, resume)?;

@@ -85,7 +85,7 @@ pub(crate) struct Replayed {
 /// Runs the command.
 pub(crate) fn run(args: &ReplayArgs, out: &mut Out) -> Result<(), Failure> {
     args.threads.apply();
-    let source = open::reader(&args.log.log)?;
+    let source = open::checked_reader(&args.log.log)?;
     let (chosen, from) = choose(args, &source)?;
     recording::stop_on_ctrl_c();
     let mut all = Replayed::default();
@@ -160,7 +160,7 @@ pub(crate) fn means(
         means.env = Some(open::recorded_environment(&started, data)?);
         if check == Check::Tokens {
             let (_, config) = manifest(source, run)?;
-            means.actor = Some(policies::to_sample_again(&started, &host, policy)?.into_actor(&config));
+            means.actor = Some(policies::to_sample_again(&started, &host, policy)?.into_actor(&config)?);
         }
     }
     Ok(means)

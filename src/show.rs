@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::shared::args::{JsonArgs, LogArgs};
 use crate::shared::credit;
+use crate::shared::curves;
 use crate::shared::exit::Failure;
 use crate::shared::forks;
 use crate::shared::json as readable;
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &ShowArgs, out: &mut Out) -> Result<(), Failure> {
             Err(Failure::usage(message).help("write RUN/ROLLOUT, such as latest/0"))
         }
         Target::Run(run) => rollouts(out, &source, run, json),
-        Target::Training(run) => training(out, &source, run, json),
+        Target::Training(run) => curves::training(out, &source, run, json),
         Target::Event(address) => event(out, &source, address, json),
     }
 }
@@ -416,7 +417,7 @@ fn arguments(json: &str) -> String {
     }
 }
 
-fn event_json(event: &Event) -> Value {
+pub(crate) fn event_json(event: &Event) -> Value {
     json!({
         "address": event.address().to_string(),
         "seq": event.seq.0,
@@ -505,50 +506,5 @@ fn rollout_credit(
     }
     out.line(&origin);
     credit::print(out, &rows, None);
-    Ok(())
-}
-
-fn training(out: &mut Out, source: &dyn EventSource, run: RunId, json: bool) -> Result<(), Failure> {
-    let filter = Filter::kinds([Kind::TrainStarted, Kind::TrainStep, Kind::TrainFinished]);
-    let events: Vec<Event> = source.events(Stream::Training(run), Seq(0), &filter).collect::<Result<_, _>>()?;
-    if json {
-        let events: Vec<Value> = events.iter().map(event_json).collect();
-        out.json(&json!({ "training": run.to_string(), "events": events }));
-        return Ok(());
-    }
-    let mut table = Table::new(&[
-        ">step",
-        ">trajectories",
-        ">tokens",
-        ">loss",
-        ">mean ratio",
-        ">clipped",
-        ">gradient",
-        ">rate",
-        "weights after",
-    ]);
-    for event in &events {
-        match &event.body {
-            Body::TrainStarted(started) => {
-                let of: Vec<String> = started.runs.iter().map(|(run, _)| open::short(source, *run)).collect();
-                let loss = rao_replay::objective::name_of(started.loss);
-                out.line(format_args!("training {} ({loss}) on {}", open::short(source, run), of.join(", ")));
-                out.line(format_args!("from weights {}", started.weights.short()));
-            }
-            Body::TrainStep(step) => table.row([
-                step.step.to_string(),
-                step.trajectories.to_string(),
-                step.tokens.to_string(),
-                format!("{:.5}", step.loss),
-                format!("{:.4}", step.mean_ratio),
-                format!("{:.4}", step.clip_fraction),
-                format!("{:.4}", step.gradient_norm),
-                format!("{:.2e}", step.learning_rate),
-                step.weights_after.short(),
-            ]),
-            _ => {}
-        }
-    }
-    table.print(out);
     Ok(())
 }

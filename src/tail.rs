@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 use rao_store::event::{Event, Kind};
-use rao_store::{Address, EventSource, Filter, Follower, LogError, Target, Wanted, resolve_target};
+use rao_store::{Address, EventSource, Filter, Follower, Header, LogError, NodePath, Target, Wanted, resolve_target};
 use serde_json::json;
 
 use crate::shared::args::{JsonArgs, LogArgs};
 use crate::shared::exit::Failure;
-use crate::shared::out::{Out, note, one_line, utc};
-use crate::shared::{json as readable, open, recording};
+use crate::shared::out::{Out, note, one_line, plural, utc};
+use crate::shared::{cursor, json as readable, open, recording};
 
 /// How long to wait before looking again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -30,9 +31,21 @@ pub(crate) struct TailArgs {
     /// Begin behind these events, one for each stream at most: the last ones that were seen.
     #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
     from: Vec<String>,
+    /// Note in this file what was printed, and begin behind it the next time. A tail that is killed, or whose reader
+    /// goes away, may print its last events once more, and never leaves one out.
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    cursor: Option<PathBuf>,
     /// Only events of these kinds, such as action_sampled,reward_assigned.
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = kind)]
     kind: Vec<Kind>,
+    /// Only events of this node, such as 0.1.
+    #[arg(long, value_name = "NODE")]
+    node: Option<NodePath>,
+    /// Only time, address, kind and size: no event is read.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        default_value = "false", action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true,
+        conflicts_with = "node")]
+    headers: bool,
     #[command(flatten)]
     log: LogArgs,
     #[command(flatten)]
@@ -58,39 +71,65 @@ pub(crate) fn run(args: &TailArgs, out: &mut Out) -> Result<(), Failure> {
         }
     };
     let kinds: BTreeSet<Kind> = args.kind.iter().copied().collect();
-    let filter = if kinds.is_empty() { Filter::all() } else { Filter::kinds(kinds) };
+    let mut filter = if kinds.is_empty() { Filter::all() } else { Filter::kinds(kinds) };
+    filter.node.clone_from(&args.node);
     let (mut follower, _) = Follower::open(&args.log.log, wanted, filter)?;
-    for address in places(&source, &args.from)? {
-        follower.resume_behind(address);
-    }
+    let seen = match &args.cursor {
+        Some(file) => cursor::read(&source, file)?,
+        None => places(&source, &args.from)?,
+    };
+    seen.into_iter().for_each(|address| follower.resume_behind(address));
     drop(source);
     if args.follow {
         recording::stop_on_ctrl_c();
     }
     let mut damage = None;
     loop {
-        let mut give = |event: Result<Event, LogError>| {
-            match event {
-                Ok(event) => print(out, &event, args.json.json),
-                Err(error) => {
-                    note(format_args!("note: {error}"));
-                    damage = Some(error);
-                }
-            }
-            if out.is_closed() || recording::stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        if follower.poll(&mut give)?.is_break() || !args.follow || recording::stopped() {
+        let polled = poll(args, &mut follower, out, &mut damage)?;
+        // What was not printed because nobody reads any more was not seen.
+        if let Some(file) = args.cursor.as_ref().filter(|_| !out.is_closed()) {
+            cursor::write(file, &follower.positions())?;
+        }
+        if polled.is_break() || !args.follow || recording::stopped() {
             break;
         }
         thread::sleep(PAUSE);
     }
-    if args.follow {
+    if args.follow && args.cursor.is_none() {
         let seen: Vec<String> = follower.positions().iter().map(Address::to_string).collect();
         if seen.len() == 1 {
             note(format_args!("note: go on with --from {}", seen.join(",")));
         }
     }
     damage.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Prints what is new.
+fn poll(
+    args: &TailArgs,
+    follower: &mut Follower,
+    out: &mut Out,
+    damage: &mut Option<LogError>,
+) -> Result<ControlFlow<()>, Failure> {
+    let mut damaged = |error: LogError| {
+        note(format_args!("note: {error}"));
+        *damage = Some(error);
+    };
+    let flow = |out: &Out| {
+        if out.is_closed() || recording::stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let polled = if args.headers {
+        follower.poll_headers(&mut |header| {
+            header.map_or_else(&mut damaged, |header| print_header(out, &header, args.json.json));
+            flow(out)
+        })
+    } else {
+        follower.poll(&mut |event| {
+            event.map_or_else(&mut damaged, |event| print(out, &event, args.json.json));
+            flow(out)
+        })
+    };
+    Ok(polled?)
 }
 
 fn places(source: &dyn EventSource, names: &[String]) -> Result<Vec<Address>, Failure> {
@@ -106,6 +145,16 @@ fn places(source: &dyn EventSource, names: &[String]) -> Result<Vec<Address>, Fa
         places.push(address);
     }
     Ok(places)
+}
+
+fn print_header(out: &mut Out, header: &Header, as_json: bool) {
+    let address = Address { stream: header.stream, seq: header.seq };
+    let (kind, bytes) = (header.kind.name(), header.body_len);
+    if as_json {
+        out.json(&json!({ "event": address.to_string(), "kind": kind, "at_us": header.at_us, "bytes": bytes }));
+    } else {
+        out.line(format_args!("{} {address} {kind} {}", utc(header.at_us), plural(bytes.into(), "byte")));
+    }
 }
 
 fn print(out: &mut Out, event: &Event, as_json: bool) {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use rao_envs::Split;
+use rao_policy::Decoder;
 use rao_replay::objective::name_of;
 use rao_replay::schedule::Decay;
-use rao_replay::trainer::{Batch, Rederived, Resources, Settings, SftFilter, Trainer, credit_table, fold, rederive};
+use rao_replay::trainer::{Batch, Rederived, Settings, SftFilter, Trainer, credit_table, fold, rederive};
 use rao_store::event::{Body, Kind, LossKind};
-use rao_store::{EventSource, Filter, Log, RunId, RunRole, Seq, Stream, Target, resolve_run, resolve_target};
+use rao_store::{Digest, EventSource, Filter, Log, RunId, RunRole, Seq, Stream, Target, resolve_run, resolve_target};
 use serde_json::{Value, json};
 
 use crate::record::{TASKS, rate};
@@ -18,10 +19,12 @@ use crate::shared::args::{
 };
 use crate::shared::credit;
 use crate::shared::exit::{Code, Failure};
+use crate::shared::metrics::Recorder;
 use crate::shared::out::{Out, note, plural};
 use crate::shared::recording::{self, Choices};
 use crate::shared::training::{self, Telling, Trained};
-use crate::shared::{open, policies};
+use crate::shared::tuning::TuningArgs;
+use crate::shared::{memory, open, policies};
 
 /// Rows of a credit table on the screen.
 const ROWS: usize = 60;
@@ -146,6 +149,8 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     training: TrainingArgs,
     #[command(flatten)]
+    tuning: TuningArgs,
+    #[command(flatten)]
     log: LogArgs,
     #[command(flatten)]
     tasks: TaskArgs,
@@ -164,20 +169,24 @@ pub(crate) struct TrainArgs {
 /// Runs the command.
 pub(crate) fn run(args: &TrainArgs, out: &mut Out) -> Result<(), Failure> {
     args.threads.apply();
-    let settings = settings(args);
-    settings.check()?;
     if args.dry_run {
+        let settings = Settings { kl_coefficient: 0.0, ..settings(args, None) };
+        settings.check()?;
         return dry_run(args, &settings, out);
     }
+    let reference = args.tuning.reference.as_ref().map(|name| training::weights(&model_name(name))).transpose()?;
+    let digest = reference.as_ref().map(Decoder::digest).transpose()?.map(|digest| Digest(digest).to_string());
+    let settings = settings(args, digest);
+    settings.check()?;
     training::check_out(&args.out)?;
     recording::stop_on_ctrl_c();
     match args.iterations {
-        Some(iterations) => iterate(args, settings, iterations, out),
-        None => train(args, settings, out),
+        Some(iterations) => iterate(args, settings, reference, iterations, out),
+        None => train(args, settings, reference, out),
     }
 }
 
-fn settings(args: &TrainArgs) -> Settings {
+fn settings(args: &TrainArgs, reference: Option<String>) -> Settings {
     let flags = &args.training;
     let mut settings = Settings::default();
     settings.objective.loss = match flags.loss {
@@ -212,6 +221,7 @@ fn settings(args: &TrainArgs) -> Settings {
     settings.steps = flags.steps;
     settings.batch_trajectories = flags.batch;
     settings.seed = args.tasks.seed;
+    args.tuning.apply(&mut settings, reference);
     settings
 }
 
@@ -235,11 +245,26 @@ fn model_name(text: &str) -> PolicyName {
 fn trainer(
     args: &TrainArgs,
     settings: Settings,
+    reference: Option<Decoder>,
     source: &dyn EventSource,
     first: Option<RunId>,
 ) -> Result<Trainer, Failure> {
+    let mut trainer = trainer_of(args, settings, source, first)?;
+    if let Some(reference) = reference {
+        trainer.set_reference(reference)?;
+    }
+    Ok(trainer)
+}
+
+fn trainer_of(
+    args: &TrainArgs,
+    settings: Settings,
+    source: &dyn EventSource,
+    first: Option<RunId>,
+) -> Result<Trainer, Failure> {
+    let resources = args.tuning.resources();
     if args.resume {
-        return Ok(Trainer::resume(&args.out, settings, Resources::default())?);
+        return Ok(Trainer::resume(&args.out, settings, resources)?);
     }
     let model = match (&args.model, first) {
         (Some(text), _) => model_name(text),
@@ -249,28 +274,39 @@ fn trainer(
         }
         (None, None) => PolicyName::Mini,
     };
-    training::fresh(&model, settings)
+    training::fresh(&model, settings, resources)
 }
 
-fn train(args: &TrainArgs, settings: Settings, out: &mut Out) -> Result<(), Failure> {
+fn recorder(args: &TrainArgs) -> Recorder {
+    if args.resume { Recorder::resume(&args.out) } else { Recorder::new() }
+}
+
+fn train(args: &TrainArgs, settings: Settings, reference: Option<Decoder>, out: &mut Out) -> Result<(), Failure> {
     let log = open::existing(&args.log.log)?;
     // Before the model is looked for: no model makes up for a damaged log.
     open::refuse_damaged(&*log)?;
     let runs = named_runs(args, &*log)?;
-    let mut trainer = trainer(args, settings.clone(), &*log, runs.first().copied())?;
+    let mut trainer = trainer(args, settings.clone(), reference, &*log, runs.first().copied())?;
+    let mut recorder = recorder(args);
     let mut telling = Telling {
         out: (!args.json.json).then_some(&mut *out),
         steps: steps(&settings),
         save_every: args.save_every,
         folder: &args.out,
+        recorder: &mut recorder,
     };
     let trained = training::train(&log, &mut trainer, &runs, &mut telling)?;
+    merge(args, &trainer)?;
     if args.json.json {
         out.json(&training::to_json(&trained, &args.out));
     } else {
         report(out, &log, &trained, &args.out);
     }
     open::close(log)
+}
+
+fn merge(args: &TrainArgs, trainer: &Trainer) -> Result<(), Failure> {
+    args.tuning.merge_into.as_ref().map_or(Ok(()), |folder| training::merge(trainer, folder))
 }
 
 fn report(out: &mut Out, log: &Log, trained: &Trained, folder: &Path) {
@@ -286,6 +322,13 @@ fn report(out: &mut Out, log: &Log, trained: &Trained, folder: &Path) {
     if report.last.as_ref().is_some_and(|last| last.gradient_norm == 0.0) {
         out.line("no signal  every advantage is 0, so only weight decay moved the weights; larger groups or other tasks may differ");
     }
+    if let Some(last) = &report.last {
+        let kl = last.kl.map_or(String::new(), |kl| format!(", KL term {kl:.5}"));
+        out.line(format_args!("policy     entropy {:.4} nats{kl}", last.entropy));
+    }
+    let passes = if report.lanes.checkpoints { "with checkpoints" } else { "without checkpoints" };
+    let peak = memory::peak().map_or(String::new(), |bytes| format!(", peak {} MiB", bytes.div_ceil(1 << 20)));
+    out.line(format_args!("memory     {} side by side {passes}{peak}", plural(report.lanes.lanes as u64, "pass")));
     out.line(format_args!("left out   {}", report.left_out));
     out.line(format_args!("weights    {}", report.weights.short()));
     out.line(format_args!("saved      {0} (record with `--policy local:{0}`)", folder.display()));
@@ -294,10 +337,17 @@ fn report(out: &mut Out, log: &Log, trained: &Trained, folder: &Path) {
     }
 }
 
-fn iterate(args: &TrainArgs, settings: Settings, iterations: u32, out: &mut Out) -> Result<(), Failure> {
+fn iterate(
+    args: &TrainArgs,
+    settings: Settings,
+    reference: Option<Decoder>,
+    iterations: u32,
+    out: &mut Out,
+) -> Result<(), Failure> {
     let log = open::writer(&args.log.log)?;
     open::refuse_damaged(&*log)?;
-    let mut trainer = trainer(args, settings, &*log, None)?;
+    let mut trainer = trainer(args, settings, reference, &*log, None)?;
+    let mut recorder = recorder(args);
     let begun_from = match (&args.model, args.resume) {
         (_, true) => PolicyName::Local(args.out.clone()),
         (Some(text), false) => model_name(text),
@@ -307,7 +357,7 @@ fn iterate(args: &TrainArgs, settings: Settings, iterations: u32, out: &mut Out)
     for iteration in 0..iterations {
         // Until the first step the weights are those of the model that was named, and the log says so.
         let source = if iteration == 0 { begun_from.clone() } else { PolicyName::Local(args.out.clone()) };
-        let row = iteration_of(args, &log, &mut trainer, &source, iteration)?;
+        let row = iteration_of(args, &log, &mut trainer, &mut recorder, &source, iteration)?;
         if args.json.json {
             rows.push(row);
         } else {
@@ -318,6 +368,7 @@ fn iterate(args: &TrainArgs, settings: Settings, iterations: u32, out: &mut Out)
             break;
         }
     }
+    merge(args, &trainer)?;
     if args.json.json {
         let weights = trainer.weights().to_string();
         out.json(&json!({ "iterations": rows, "weights": weights, "checkpoint": args.out.display().to_string() }));
@@ -329,6 +380,7 @@ fn iteration_of(
     args: &TrainArgs,
     log: &Arc<Log>,
     trainer: &mut Trainer,
+    recorder: &mut Recorder,
     source: &PolicyName,
     iteration: u32,
 ) -> Result<Value, Failure> {
@@ -353,7 +405,8 @@ fn iteration_of(
     };
     let mut setup = recording::setup_with(&tasks, &args.engine, policy, choices)?;
     let recorded = recording::run(log, &mut setup, None)?;
-    let mut telling = Telling { out: None, steps: steps(trainer.settings()), save_every: 0, folder: &args.out };
+    let steps = steps(trainer.settings());
+    let mut telling = Telling { out: None, steps, save_every: 0, folder: &args.out, recorder };
     let trained = training::train(log, trainer, &[recorded.run], &mut telling)?;
     let last = trained.report.last.as_ref();
     Ok(json!({
@@ -388,7 +441,7 @@ fn iteration_line(row: &Value) -> String {
 }
 
 fn dry_run(args: &TrainArgs, settings: &Settings, out: &mut Out) -> Result<(), Failure> {
-    let source = open::reader(&args.log.log)?;
+    let source = open::checked_reader(&args.log.log)?;
     let (mut runs, mut trainings) = (Vec::new(), Vec::new());
     for name in &args.runs {
         match resolve_target(&source, name)? {

@@ -135,6 +135,10 @@ fn print(out: &mut Out, report: &VerifyReport, rewards: Option<&Rewards>) {
         let archives = plural(report.archives, "archive");
         out.line(format_args!("sealed   {archives} among them, {} bytes", report.archive_bytes));
     }
+    if report.payloads > 0 {
+        let texts = plural(report.payloads, "long text");
+        out.line(format_args!("texts    {texts} stored once each, {} bytes of the journal", report.payload_bytes));
+    }
     if !report.dropped.is_empty() {
         let events: u64 = report.dropped.iter().map(|dropped| dropped.events).sum();
         let (runs, events) = (plural(report.dropped.len() as u64, "run"), plural(events, "event"));
@@ -192,6 +196,8 @@ fn to_json(report: &VerifyReport, rewards: Option<&Rewards>) -> Value {
         "files": report.files,
         "archives": report.archives,
         "archive_bytes": report.archive_bytes,
+        "payloads": report.payloads,
+        "payload_bytes": report.payload_bytes,
         "dropped": report.dropped.iter().map(|dropped| dropped.run.to_string()).collect::<Vec<_>>(),
         "rewards_checked": rewards.map(|rewards| rewards.nodes),
     })

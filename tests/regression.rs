@@ -13,7 +13,14 @@ fn stored_logs_replay_at_every_depth() {
         assert_replays_at("tests/logs", check, None);
     }
     // A model's tokens are the same bits on one kind of processor only, so `mini`'s are left to tests that record them.
-    for scripted in ["textcraft-oracle", "textcraft-noisy", "textcraft-forks", "textcraft-arrival.raolog"] {
+    for scripted in [
+        "textcraft-oracle",
+        "textcraft-noisy",
+        "textcraft-forks",
+        "textcraft-arrival.raolog",
+        "mail-oracle",
+        "mail-noisy",
+    ] {
         assert_replays_at(format!("tests/logs/{scripted}"), Check::Tokens, None);
     }
 }

@@ -147,6 +147,7 @@ impl Scripted {
 
 /// A policy that samples tokens.
 pub struct Sampled {
+    kind: &'static str,
     policy: Box<dyn Policy>,
     chat: Arc<Chat>,
     sampler: Sampler,
@@ -157,7 +158,13 @@ impl Sampled {
     /// A sampling policy with its tokenizer, sampler and context window.
     #[must_use]
     pub fn new(policy: Box<dyn Policy>, chat: Arc<Chat>, sampler: Sampler, window: u32) -> Self {
-        Sampled { policy, chat, sampler, window }
+        Sampled { kind: "local", policy, chat, sampler, window }
+    }
+
+    /// The same actor under another kind of policy's name: `gguf` for quantized weights that cannot be trained.
+    #[must_use]
+    pub fn of_kind(self, kind: &'static str) -> Self {
+        Sampled { kind, ..self }
     }
 }
 
@@ -165,7 +172,7 @@ impl Actor for Sampled {
     fn identity(&self) -> PolicyIdentity {
         let identity = self.policy.identity();
         PolicyIdentity {
-            kind: "local".into(),
+            kind: self.kind.into(),
             name: identity.name,
             weights: Some(Digest(identity.weights)),
             tokenizer: Digest(self.chat.digest()),
@@ -203,9 +210,9 @@ impl Actor for Sampled {
                 stop: match completion.stop {
                     Stop::CellEnd => StopReason::CellEnd,
                     Stop::EndOfTurn => StopReason::EndOfTurn,
+                    Stop::Asked => StopReason::Asked,
                     Stop::MaxTokens => StopReason::MaxTokens,
                     Stop::Window => StopReason::Window,
-                    Stop::Asked => StopReason::Asked,
                 },
             })
             .collect())

@@ -5,6 +5,7 @@ use rao_store::NodePath;
 use rao_store::event::Answer;
 
 use crate::error::EngineError;
+use crate::rollout::LAUNCH;
 
 fn stored(node: &NodePath, what: &'static str, reason: impl ToString) -> EngineError {
     EngineError::Stored { node: node.clone(), what, reason: reason.to_string() }
@@ -36,6 +37,12 @@ pub fn to_result(node: &NodePath, answer: &Answer) -> Result<ToolResult, EngineE
 /// When the stored JSON is no value.
 pub fn value(node: &NodePath, json: &str) -> Result<Value, EngineError> {
     Value::from_json_text(json).map_err(|e| stored(node, "a value", e))
+}
+
+/// The log's form of a call's arguments. Launches hand on texts: pieces of `whole` are written as their places there.
+#[must_use]
+pub fn args_text(name: &str, args: &Args, whole: &str) -> String {
+    if name == LAUNCH && !whole.is_empty() { args.to_json_text_within(whole) } else { args.to_json_text() }
 }
 
 /// A call's arguments from the log.

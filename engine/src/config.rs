@@ -2,6 +2,7 @@
 
 use rao_envs::PromptStyle;
 use rao_envs::judge::{JudgeIdentity, Panel};
+use rao_policy::{PolicyError, Sampler, Stops};
 use serde::{Deserialize, Serialize};
 
 use crate::repl::CellLimits;
@@ -33,6 +34,33 @@ impl Scheduler {
     /// Whether it is the one that manifests leave out.
     fn is_rounds(&self) -> bool {
         *self == Scheduler::Rounds
+    }
+}
+
+/// Which tokens a local policy can draw besides what `top_p` says, and what ends a completion besides its cell's end, the
+/// model's own end tokens and its length.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decoding {
+    /// Only so many of the most probable tokens can be drawn; 0 leaves none out.
+    pub top_k: u32,
+    /// A completion ends once its text holds one of these.
+    pub stop_texts: Vec<String>,
+    /// A completion ends with any of these ids.
+    pub stop_ids: Vec<u32>,
+}
+
+impl Decoding {
+    fn is_plain(&self) -> bool {
+        *self == Decoding::default()
+    }
+
+    /// What ends a completion.
+    ///
+    /// # Errors
+    /// When a text is empty.
+    pub fn stops(&self) -> Result<Stops, PolicyError> {
+        Stops::new(&self.stop_texts, &self.stop_ids)
     }
 }
 
@@ -74,9 +102,12 @@ pub struct EngineConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judges: Option<Judges>,
     /// Only the most probable tokens that together have this probability are drawn; 1 leaves none out, and manifests then
-    /// leave it out. For served policies.
+    /// leave it out.
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     pub top_p: f32,
+    /// What else decides which tokens are drawn and where completions end, for local policies. Manifests leave the default out.
+    #[serde(default, skip_serializing_if = "Decoding::is_plain")]
+    pub decoding: Decoding,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over by reference")]
@@ -113,6 +144,13 @@ fn is_whole(top_p: &f32) -> bool {
 }
 
 impl EngineConfig {
+    /// How a local policy draws tokens.
+    #[must_use]
+    pub fn sampler(&self) -> Sampler {
+        let whole = Sampler::whole(self.temperature, self.max_tokens);
+        Sampler { top_p: self.top_p, top_k: self.decoding.top_k, ..whole }
+    }
+
     /// Checks the ranges that a rollout relies on.
     ///
     /// # Errors
@@ -132,6 +170,7 @@ impl EngineConfig {
         range("max-tokens", f64::from(self.max_tokens), 1.0, f64::from(self.context))?;
         range("temperature", f64::from(self.temperature), 0.0, 10.0)?;
         range("top-p", f64::from(self.top_p), 0.001, 1.0)?;
+        self.decoding.stops().map_err(|e| e.to_string())?;
         range("lambda", self.lambda, 0.0, 1000.0)
     }
 }

@@ -126,6 +126,7 @@ pub fn begin(
     }
     let own = Stream::Run(run);
     if log.head(own).is_none() {
+        let manifest = RunStarted { durability: log.durability().to_string(), ..manifest };
         log.append(own, Expected::Exactly(Seq(0)), vec![manifest.into(), host.into()])?;
     }
     let mut tickets: VecDeque<Ticket> = VecDeque::new();

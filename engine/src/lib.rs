@@ -27,11 +27,11 @@ mod sink;
 mod tree;
 
 pub use actor::{Action, Actor, Ask, Sampled, Scripted};
-pub use config::{BudgetModel, EngineConfig, Judges, Scheduler};
+pub use config::{BudgetModel, Decoding, EngineConfig, Judges, Scheduler};
 pub use error::EngineError;
 pub use in_flight::{InFlight, Slot, Ticket};
-pub use outside::{Asking, CallSite, Extension, Live, Outside, absorb, prompt_text, prompt_texts};
-pub use rollout::{CallKey, DetachedCall, FINISH, LAUNCH, Need, Parts, Rollout, cell_output, reward};
+pub use outside::{Asking, CallSite, Extension, Live, Outside, absorb, absorb_with, prompt_text, prompt_texts};
+pub use rollout::{CallKey, DetachedCall, Ended, FINISH, LAUNCH, Need, Parts, Rollout, cell_output, reward};
 pub use served::{SERVED, SERVED_TEXT, ServedActor, served_identity};
 pub use sink::{LogSink, Sink};
 pub use tree::{Call, Node, Phase, Segment, Source, Step, Tree, TreeError};

@@ -140,6 +140,18 @@ const LEAST_COMPLETION: usize = 8;
 /// # Errors
 /// When stored arguments or answers cannot be read.
 pub fn absorb(episode: &mut dyn Episode, events: &[Event]) -> Result<(), EngineError> {
+    absorb_with(episode, events, &mut |_, _| Ok(()))
+}
+
+/// The same, and `see` looks at the world after every event.
+///
+/// # Errors
+/// As [`absorb`], and what `see` gives.
+pub fn absorb_with(
+    episode: &mut dyn Episode,
+    events: &[Event],
+    see: &mut dyn FnMut(&mut dyn Episode, &Event) -> Result<(), EngineError>,
+) -> Result<(), EngineError> {
     let mut issued: BTreeMap<(&NodePath, u32, u32), &CallIssued> = BTreeMap::new();
     for event in events {
         match &event.body {
@@ -162,6 +174,7 @@ pub fn absorb(episode: &mut dyn Episode, events: &[Event]) -> Result<(), EngineE
             }
             _ => {}
         }
+        see(episode, event)?;
     }
     Ok(())
 }

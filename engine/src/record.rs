@@ -155,7 +155,7 @@ pub fn record(
         group_size: plan.group_size,
         tasks: u32::try_from(plan.tasks.len()).unwrap_or(u32::MAX),
         rollouts: plan.rollouts(),
-        durability: "durable".into(),
+        durability: log.durability().to_string(),
     };
     log.append(Stream::Run(run), Expected::Exactly(Seq(0)), vec![manifest.into(), Body::from(host)])?;
     finish_run(log, run, plan, actor, repl, watch)

@@ -33,14 +33,14 @@ pub(crate) fn finish_argument(args: &Args) -> Option<&Value> {
 }
 
 /// Re-runs the cells that ended, so that the session has their variables. Cells that were rejected or that a limit
-/// ended left nothing behind and are not run.
-pub(crate) fn rebuild_finished(repl: &mut dyn Repl, node: &Node) -> Result<(), EngineError> {
+/// ended left nothing behind and are not run. `whole` is the text that launches are written against.
+pub(crate) fn rebuild_finished(repl: &mut dyn Repl, node: &Node, whole: &str) -> Result<(), EngineError> {
     for (number, step) in node.steps.iter().enumerate() {
         let Some(output) = &step.output else { continue };
         if output.rejected || output.limit.is_some() {
             continue;
         }
-        match rerun(repl, node, step)? {
+        match rerun(repl, node, step, whole)? {
             Progress::Done(again) if again.stdout == output.stdout && again.error == output.error => {}
             Progress::Done(_) => return Err(rebuild_error(node, number, "other output")),
             Progress::Call(call) => {
@@ -59,14 +59,14 @@ pub(crate) fn rebuild_finished(repl: &mut dyn Repl, node: &Node) -> Result<(), E
 }
 
 /// Runs the current cell as far as the log goes.
-pub(crate) fn rerun_current(repl: &mut dyn Repl, node: &Node) -> Result<Progress, EngineError> {
+pub(crate) fn rerun_current(repl: &mut dyn Repl, node: &Node, whole: &str) -> Result<Progress, EngineError> {
     match node.last_step() {
-        Some(step) if step.output.is_none() => rerun(repl, node, step),
+        Some(step) if step.output.is_none() => rerun(repl, node, step, whole),
         _ => Err(EngineError::Internal(format!("node {} has no cell in progress", node.path))),
     }
 }
 
-fn rerun(repl: &mut dyn Repl, node: &Node, step: &Step) -> Result<Progress, EngineError> {
+fn rerun(repl: &mut dyn Repl, node: &Node, step: &Step, whole: &str) -> Result<Progress, EngineError> {
     let number = node.steps.iter().position(|s| s.seq == step.seq).unwrap_or_default();
     let failed = |source: ReplError| EngineError::Repl { node: node.path.clone(), source };
     let mut groups = step.resumes.iter();
@@ -76,7 +76,7 @@ fn rerun(repl: &mut dyn Repl, node: &Node, step: &Step) -> Result<Progress, Engi
             Progress::Done(_) => return Ok(progress),
             Progress::Call(call) => {
                 let Some(logged) = step.calls.get(call.call as usize) else { return Ok(progress) };
-                if logged.name != call.name || logged.args != call.args.to_json_text() {
+                if logged.name != call.name || logged.args != answer::args_text(&call.name, &call.args, whole) {
                     let reason = format!("call {} is {}{}", call.call, call.name, call.args.repr());
                     return Err(rebuild_error(node, number, &reason));
                 }

@@ -12,6 +12,9 @@ use rao_store::event::{
 };
 use rao_store::{Depth, LogProb, NodePath, PolicyVersion, Seq, TokenId};
 
+/// Texts of this many bytes are shared with the parent's where they are a piece of it.
+const LONG: usize = 1_024;
+
 /// What a node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -401,7 +404,7 @@ impl Tree {
             call: spawned.call,
             goal: spawned.goal.clone(),
             targets: spawned.targets.clone(),
-            context_text: Text::from(spawned.context.as_str()),
+            context_text: self.text(spawned),
             depth: spawned.depth,
             budget: spawned.budget,
             spawned: seq,
@@ -417,6 +420,17 @@ impl Tree {
         };
         self.nodes.insert(spawned.node.clone(), node);
         Ok(())
+    }
+
+    /// A node's text: a long one that is a piece of its parent's is shared with it, not kept twice.
+    fn text(&self, spawned: &NodeSpawned) -> Text {
+        let parent = spawned.node.parent().and_then(|parent| self.nodes.get(&parent));
+        let long = parent.filter(|_| spawned.context.len() >= LONG);
+        let piece = long.and_then(|parent| {
+            let place = parent.context_text.locate(&spawned.context)?;
+            parent.context_text.slice(place)
+        });
+        piece.unwrap_or_else(|| Text::from(spawned.context.as_str()))
     }
 
     fn extend(&mut self, seq: Seq, extended: &ContextExtended) -> Fit {

@@ -148,6 +148,7 @@ fn recorded(repl: Arc<dyn ReplEngine>, script: Script, preset: &str, tasks: usiz
         ancestors: false,
         judges: None,
         top_p: 1.0,
+        decoding: rao_engine::Decoding::default(),
     };
     let tasks = env.tasks(&selection).unwrap();
     let plan = Plan { env, tasks, group_size: 1, config, seed: 1, only: None, width: 4, panel: Panel::default() };

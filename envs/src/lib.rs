@@ -5,14 +5,17 @@
 //! judges nodes. Nothing here reads a clock, the environment or a global generator: seeds are arguments.
 
 pub mod catalog;
+pub mod deepdive;
 pub mod judge;
+pub mod mail;
+pub mod oolong;
 mod options;
 mod text;
 pub mod textcraft;
 mod value;
 
 pub use judge::{Act, Assessment, Ending, Question};
-pub use options::{EnvSettings, Options};
+pub use options::{EnvSettings, Options, Secret};
 pub use text::Text;
 pub use value::{Args, Value, ValueError};
 

@@ -13,6 +13,32 @@ pub struct EnvSettings {
     pub data: Option<PathBuf>,
     /// The environment's own options.
     pub options: Options,
+    /// The key of a search service, for environments that ask one.
+    pub search_key: Option<Secret>,
+}
+
+/// A key: sent to its service, and shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a key.
+    #[must_use]
+    pub fn new(key: String) -> Self {
+        Secret(key)
+    }
+
+    /// The key itself.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
 }
 
 /// Options by name, as the command line gives them. The environment checks names and values.

@@ -34,6 +34,12 @@ pub enum Value {
     },
 }
 
+/// Strings of this many bytes are written as their place in a text that has them.
+const LONG: usize = 1_024;
+
+/// The tag of such a place.
+const SLICE: &str = "$slice";
+
 /// Why JSON is not a [`Value`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -271,6 +277,42 @@ impl Args {
         })
     }
 
+    /// [`Args::to_json_text`], with each long string argument that is a piece of `whole` written as its place there,
+    /// `{"$slice": [from, to]}` in bytes: a text that is handed on piece by piece is then not written again.
+    pub fn to_json_text_within(&self, whole: &str) -> String {
+        let place = |value: &Value| -> Option<Json> {
+            let piece = value.as_str().filter(|piece| piece.len() >= LONG)?;
+            let from = whole.find(piece)?;
+            Some(json!({ SLICE: [from, from + piece.len()] }))
+        };
+        let write = |value: &Value| place(value).unwrap_or_else(|| value.to_json());
+        let kwargs: Map<String, Json> = self.kwargs.iter().map(|(name, value)| (name.clone(), write(value))).collect();
+        json!({ "args": self.args.iter().map(write).collect::<Vec<_>>(), "kwargs": kwargs }).to_string()
+    }
+
+    /// Reads what [`Args::to_json_text_within`] wrote for the same `whole`.
+    ///
+    /// # Errors
+    /// [`ValueError`] for any other shape, and for a place that `whole` does not have.
+    pub fn from_json_text_within(text: &str, whole: &str) -> Result<Self, ValueError> {
+        let mut json = parse(text)?;
+        let restore = |value: &mut Json| -> Result<(), ValueError> {
+            let Some(place) = value.get(SLICE) else { return Ok(()) };
+            let at = |index: usize| place.get(index).and_then(Json::as_u64).and_then(|at| usize::try_from(at).ok());
+            let piece = at(0).zip(at(1)).and_then(|(from, to)| whole.get(from..to));
+            *value =
+                Json::String(piece.ok_or_else(|| ValueError::shape("a place in the node's text", place))?.to_owned());
+            Ok(())
+        };
+        if let Some(args) = json.get_mut("args").and_then(Json::as_array_mut) {
+            args.iter_mut().try_for_each(restore)?;
+        }
+        if let Some(kwargs) = json.get_mut("kwargs").and_then(Json::as_object_mut) {
+            kwargs.values_mut().try_for_each(restore)?;
+        }
+        Self::from_json(&json)
+    }
+
     /// [`Args::from_json`] from text.
     ///
     /// # Errors
@@ -431,6 +473,20 @@ fn write_float(value: f64, out: &mut String) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn long_pieces_of_a_text_are_written_as_places() {
+        let whole: String = (0..1_000).map(|n| format!("{n}: h\u{e9}\n")).collect();
+        let (from, to) = (whole.find("200:").unwrap(), whole.find("500:").unwrap());
+        let (piece, other) = (&whole[from..to], "x".repeat(3_000));
+        let args = Args::positional([Value::str("goal"), Value::str(piece)]).with("query", Value::str(other.clone()));
+        let text = args.to_json_text_within(&whole);
+        assert!(text.contains(&format!(r#"{{"$slice":[{from},{to}]}}"#)) && text.contains(&other), "{text}");
+        assert_eq!(Args::from_json_text_within(&text, &whole), Ok(args.clone()));
+        assert!(Args::from_json_text_within(&text, &whole[..to - 1]).is_err());
+        assert!(Args::from_json_text(&text).is_err());
+        assert_eq!(args.to_json_text_within(""), args.to_json_text());
+    }
 
     fn any_value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![

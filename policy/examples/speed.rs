@@ -83,7 +83,7 @@ fn main() -> Result<(), PolicyError> {
 }
 
 fn decode(decoder: Decoder) -> Result<(), PolicyError> {
-    let mut policy = LocalPolicy::new("speed", decoder, Chat::bytes()?, Limits::default())?;
+    let mut held = Some(LocalPolicy::new("speed", decoder, Chat::bytes()?, Limits::default())?);
     let shared: Vec<u32> = (0..90).map(|i| i * 7 % 768).collect();
     for rows in [1u64, 8, 64] {
         let contexts: Vec<Vec<u32>> = (0..rows)
@@ -98,9 +98,11 @@ fn decode(decoder: Decoder) -> Result<(), PolicyError> {
         };
         let batch = |max_tokens| (0..rows).map(|row| request(row, max_tokens)).collect::<Vec<_>>();
         let cold = measure(rows as usize * 130, || {
-            (0..rows).for_each(|row| policy.release(row));
-            policy.sample(&batch(1)).map(drop)
+            // New limits drop the caches, also those of rows that have ended.
+            held = held.take().map(|policy| policy.with_limits(Limits::default()));
+            held.as_mut().map_or(Ok(()), |policy| policy.sample(&batch(1)).map(drop))
         })?;
+        let Some(policy) = &mut held else { return Ok(()) };
         // Rows end at different times in earnest; here all go on, so that every step has all rows.
         let tokens: usize = policy.sample(&batch(64))?.iter().map(|c| c.tokens.len()).sum();
         let warm = measure(tokens, || policy.sample(&batch(64)).map(drop))?;

@@ -46,11 +46,15 @@ enum Format {
 }
 
 impl Chat {
-    /// Reads `tokenizer.json` of a model folder, and the files beside it that hold the chat template.
+    /// Reads `tokenizer.json` of a model folder, and the files beside it that hold the chat template. A file is read as
+    /// [`Chat::from_gguf`] does.
     ///
     /// # Errors
     /// As [`Chat::from_files`], and when a file is missing or unreadable.
     pub fn load(dir: &Path) -> Result<Self, PolicyError> {
+        if dir.is_file() {
+            return Self::from_gguf(dir);
+        }
         Self::from_files(&ChatFiles::read(dir)?)
     }
 

@@ -1,7 +1,7 @@
 use crate::forward::{Network, Parts};
 use crate::lora::{Adapted, AdapterConfig};
 use crate::pass::PassOptions;
-use crate::{Config, Packed, Pass, PolicyError, files, pass, weights};
+use crate::{Config, Packed, Pass, PolicyError, files, lora, pass, weights};
 use candle_core::{Tensor, Var};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,11 +31,19 @@ pub struct TokenScores {
 
 impl Decoder {
     /// Reads `config.json` and the weights (f32, bf16 or f16, widened to f32) of a model folder: `model.safetensors`, or the
-    /// shards that `model.safetensors.index.json` names. Of a model that also sees, the text part is read.
+    /// shards that `model.safetensors.index.json` names. Of a model that also sees, the text part is read. A file is read as
+    /// [`Decoder::from_gguf`] does. A folder that holds an adapter instead gives the base model that the adapter names, with
+    /// the adapter.
     ///
     /// # Errors
     /// When a file is missing or unreadable, the architecture is not supported, or a tensor does not fit `config.json`.
     pub fn load(dir: &Path) -> Result<Self, PolicyError> {
+        if dir.is_file() {
+            return Self::from_gguf(dir);
+        }
+        if lora::is_adapter(dir) {
+            return lora::load(dir);
+        }
         let config = Config::from_json(&files::read(dir, "config.json")?)?;
         Self::from_files(config, weights::read(dir)?)
     }
@@ -130,6 +138,14 @@ impl Decoder {
         weights::serialize(self.tensors(), self.version)
     }
 
+    /// Writes the bytes of [`Decoder::to_bytes`] to a file, one tensor at a time.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_weights(&self, path: &Path) -> Result<(), PolicyError> {
+        weights::write_file(self.tensors(), self.version, path)
+    }
+
     /// blake3 digest over the names, shapes and numbers of all tensors in the order of names. With an adapter: over the digest
     /// of the model without it, the adapter's scale and the adapter's tensors.
     ///
@@ -217,6 +233,15 @@ impl Decoder {
     pub fn pass_with(&self, packed: &Packed, options: PassOptions) -> Result<Pass, PolicyError> {
         packed.check(self.config.vocab_size)?;
         Ok(Pass::new(self.network.clone(), packed, options)?)
+    }
+
+    /// The log-probabilities of [`Decoder::pass`] alone, without what gradients need.
+    ///
+    /// # Errors
+    /// As [`Decoder::token_logprobs`].
+    pub fn score(&self, packed: &Packed, share_prefixes: bool) -> Result<Vec<f32>, PolicyError> {
+        packed.check(self.config.vocab_size)?;
+        Ok(Pass::score(&self.network, packed, share_prefixes)?)
     }
 
     /// Logits of every position, `[tokens, vocab_size]`. Holds them all at once: for inspection, without gradients.

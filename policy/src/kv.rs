@@ -37,6 +37,11 @@ impl Cache {
         self.heads.iter_mut().for_each(|head| head.truncate(len));
     }
 
+    /// Makes room for that many tokens in all.
+    pub(crate) fn reserve(&mut self, tokens: usize, dim: usize) {
+        self.heads.iter_mut().for_each(|head| head.reserve(tokens, dim));
+    }
+
     /// A cache of the first `len` tokens.
     pub(crate) fn prefix(&self, len: usize, dim: usize) -> Self {
         let heads = self.heads.iter().map(|head| head.prefix(len, dim)).collect();

@@ -20,6 +20,9 @@ const COMPARED: usize = 16;
 /// Tokens that rows are given between two looks at which of them have ended.
 const STRIDE: usize = 32;
 
+/// Room is made for at most so many tokens of a completion before its first; longer ones make more as they grow.
+const MOST_RESERVED: usize = 2048;
+
 /// Fewer rows than this are not worth a thread of their own.
 const ROWS_PER_THREAD: usize = 4;
 
@@ -117,6 +120,12 @@ impl LocalPolicy {
         &self.decoder
     }
 
+    /// The same policy with other limits; its caches are dropped.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, pool: Pool::new(limits.cache_bytes, self.shape), ..self }
+    }
+
     /// Gives the decoder back; caches are dropped.
     pub fn into_decoder(self) -> Decoder {
         self.decoder
@@ -155,6 +164,10 @@ impl LocalPolicy {
         self.prefill(&mut live)?;
         let longest = |live: &Live<'_>| live.request.context.len() + live.growing.room();
         self.pool.shrink(live.iter().map(|live| self.shape.bytes(longest(live))).sum());
+        live.iter_mut().for_each(|live| {
+            let tokens = live.request.context.len() + live.growing.room().min(MOST_RESERVED);
+            live.cache.reserve(tokens, self.shape.heads.dim);
+        });
         while !live.is_empty() {
             self.advance(&mut live)?;
             for row in live.extract_if(.., |row| row.growing.stop.is_some()) {

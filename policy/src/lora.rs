@@ -185,6 +185,43 @@ fn targets(value: &Value) -> Result<Vec<String>, PolicyError> {
     }
 }
 
+/// The base model that the adapter in `dir` names: `mini`, or a folder.
+///
+/// # Errors
+/// When the folder holds no adapter that this program can read.
+pub fn adapter_base(dir: &Path) -> Result<Option<String>, PolicyError> {
+    Ok(AdapterConfig::from_json(&files::read(dir, ADAPTER_CONFIG_FILE)?)?.1)
+}
+
+/// Whether `dir` holds an adapter and no weights of its own.
+pub(crate) fn is_adapter(dir: &Path) -> bool {
+    dir.join(ADAPTER_CONFIG_FILE).exists() && !dir.join("config.json").exists()
+}
+
+/// The adapter in `dir` on the base model that it names.
+pub(crate) fn load(dir: &Path) -> Result<Decoder, PolicyError> {
+    let base = match adapter_base(dir)? {
+        Some(name) if name == crate::MINI => crate::mini()?.into_decoder(),
+        Some(name) => {
+            let beside = dir.join(&name);
+            let folder = if Path::new(&name).exists() { Path::new(&name) } else { &beside };
+            if !folder.exists() {
+                let reason = format!(
+                    "{} names the base model `{name}`, which is no folder here; name the folder that has it, and this one as its adapter",
+                    dir.join(ADAPTER_CONFIG_FILE).display()
+                );
+                return Err(PolicyError::Adapter { reason });
+            }
+            Decoder::load(folder)?
+        }
+        None => {
+            let reason = format!("{} names no base model", dir.join(ADAPTER_CONFIG_FILE).display());
+            return Err(PolicyError::Adapter { reason });
+        }
+    };
+    base.load_adapter(dir)
+}
+
 impl Decoder {
     /// Freezes the weights and adds a fresh adapter, which is what is trained from now on. `A` is uniform within
     /// `1 / sqrt(inputs)` (as peft draws it), the same for the same seed; `B` is zero, so at first nothing changes.

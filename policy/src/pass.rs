@@ -55,6 +55,15 @@ impl Pass {
         Ok(Self { network, rows, layout, tape, scores })
     }
 
+    /// The targets' log-probabilities alone: nothing is kept.
+    pub(crate) fn score(network: &Network, packed: &Packed, share_prefixes: bool) -> Result<Vec<f32>> {
+        let layout = if share_prefixes { Layout::shared(packed) } else { Layout::plain(packed) };
+        let Layout { ids, positions, branches, wanted, picks, targets } = layout;
+        let hidden = network.hidden(&Rows { ids, positions, wanted }, &mut PathAttend { branches: &branches }, None)?;
+        let picked: Vec<f32> = ops::token_logprob(&hidden, network.head(), &picks)?.flatten_all()?.to_vec1()?;
+        Ok(targets.iter().map(|pick| picked[*pick]).collect())
+    }
+
     /// Logits of every position.
     pub(crate) fn logits(network: &Network, packed: &Packed) -> Result<Tensor> {
         let layout = Layout::plain(packed);

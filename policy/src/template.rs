@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(render(source, &HELLO).unwrap(), "<s>[HI]></s>");
         let marked = "{% generation %}a{%- endgeneration -%} b{% if messages[::-1][0].content.split(' ')[1] == 'hi' %}!{% endif %}";
         assert_eq!(render(marked, &HELLO).unwrap(), "ab!");
-        assert_eq!(render("{{ strftime_now is defined }}", &HELLO).unwrap(), "false");
+        assert_eq!(render("{{ strftime_now is defined }}", &HELLO).unwrap(), "False");
     }
 
     #[test]

@@ -100,14 +100,59 @@ pub(crate) fn serialize_with<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     (key, value): (&str, String),
 ) -> Result<Vec<u8>, PolicyError> {
+    let metadata = Some(HashMap::from([(key.to_owned(), value)]));
     let unwritable = |e: safetensors::SafeTensorError| PolicyError::Weights { reason: e.to_string() };
-    let all =
-        tensors.map(|(name, t)| Ok((name, t.dims().to_vec(), bytes(t)?))).collect::<Result<Vec<_>, PolicyError>>()?;
-    let views = all
-        .iter()
-        .map(|(name, shape, data)| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), data).map_err(unwritable)?)))
-        .collect::<Result<Vec<_>, PolicyError>>()?;
-    safetensors::serialize(views, Some(HashMap::from([(key.to_owned(), value)]))).map_err(unwritable)
+    safetensors::serialize(lazy(tensors)?, metadata).map_err(unwritable)
+}
+
+/// Writes the bytes of [`serialize`] to a file, one tensor at a time.
+pub(crate) fn write_file<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    version: u64,
+    path: &std::path::Path,
+) -> Result<(), PolicyError> {
+    let metadata = Some(HashMap::from([(VERSION.to_owned(), version.to_string())]));
+    safetensors::serialize_to_file(lazy(tensors)?, metadata, path).map_err(|error| match error {
+        safetensors::SafeTensorError::IoError(source) => {
+            PolicyError::File { action: "write", path: path.to_owned(), source }
+        }
+        other => PolicyError::Weights { reason: other.to_string() },
+    })
+}
+
+/// A tensor that is turned into bytes when it is written.
+struct Lazy<'a> {
+    tensor: &'a Tensor,
+}
+
+fn lazy<'a>(tensors: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Result<Vec<(&'a str, Lazy<'a>)>, PolicyError> {
+    let check = |(name, tensor): (&'a str, &'a Tensor)| {
+        if tensor.dtype() == candle_core::DType::F32 {
+            return Ok((name, Lazy { tensor }));
+        }
+        let reason = format!("it is {:?}; only F32 is written", tensor.dtype());
+        Err(PolicyError::Tensor { name: name.to_owned(), reason })
+    };
+    tensors.map(check).collect()
+}
+
+impl safetensors::View for Lazy<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.dims()
+    }
+
+    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
+        // Only a tensor that is not f32 has no such bytes, and those were refused.
+        bytes(self.tensor).unwrap_or_default().into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.elem_count() * size_of::<f32>()
+    }
 }
 
 /// blake3 over every tensor in the order of names: name, shape and numbers, each behind its length.

@@ -1,6 +1,5 @@
 //! Real tokenizers, templates and weights, which `scripts/fetch-models.sh` fetches into the folder that `RAO_LOG_MODELS` names.
 //! Without the variable the tests say that they are skipped; with it, a missing file is a failure.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use rao_policy::{Chat, ChatFiles, Limits, LocalPolicy, Policy, Request, SampleKey, Sampler, Stop};
 use std::path::PathBuf;
@@ -53,6 +52,23 @@ fn qwen3_rewrites_history_and_is_only_ever_extended() {
     let bare = Chat::from_files(&ChatFiles { tokenizer: chat.to_json().to_vec(), ..ChatFiles::default() }).unwrap();
     assert_eq!(bare.open("Be brief.", TEXT).unwrap(), open, "Qwen3's turns are ChatML's");
     assert_eq!(bare.rewrites_history(), None);
+}
+
+#[test]
+fn llama3_turns_are_written_as_its_template_says() {
+    let Some(models) = models() else { return };
+    let chat = Chat::load(&models.join("llama3_1-tokenizer")).unwrap();
+    assert_eq!(chat.rewrites_history(), None);
+    let open = chat.open("Be brief.", TEXT).unwrap();
+    let turn = |role: &str, text: &str| format!("<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>");
+    let start = "<|start_header_id|>assistant<|end_header_id|>\n\n";
+    let want = format!("<|begin_of_text|>{}{}{start}", turn("system", "Be brief."), turn("user", TEXT));
+    assert_eq!(chat.decode(&open), want);
+    // <|begin_of_text|>, <|start_header_id|>, system, <|end_header_id|>, and two line ends in one token.
+    assert_eq!(open[..5], [128_000, 128_006, 9125, 128_007, 271]);
+    assert_eq!(chat.end_of_turn(), 128_009);
+    assert_eq!(chat.decode(&chat.observe(true, "x").unwrap()), format!("{}{start}", turn("user", "x")));
+    assert_eq!(chat.decode(&chat.observe(false, "x").unwrap()), format!("<|eot_id|>{}{start}", turn("user", "x")));
 }
 
 #[test]

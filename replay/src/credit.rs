@@ -11,6 +11,8 @@
 //! A group of fewer than two trees has no leave-one-out baseline and is left out of the batch. A node that generated no
 //! token is a child for Eq. 1 but no trajectory for Eqs. 3 to 5: it has no row and is not counted in its depth.
 
+use serde::{Deserialize, Serialize};
+
 /// A node of an execution tree as Eq. 1 sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Node {
@@ -46,9 +48,35 @@ pub struct Scored {
     pub tokens: u64,
 }
 
+/// How a node is rewarded. All but the default are ablations of the paper.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RewardRule {
+    /// Eq. 1: own success plus lambda times the *mean* of the children's.
+    #[default]
+    Own,
+    /// Sparse: every node has its root's own success, and no bonus.
+    Root,
+    /// Own success plus lambda times the *number* of children's successes: the bonus that launching more raises.
+    Count,
+}
+
+/// What a reward is compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BaselineRule {
+    /// Eq. 3: the mean root reward of the group's other trees.
+    #[default]
+    LeaveOneOut,
+    /// The mean root reward of all the group's trees, the tree's own among them: an ablation, biased towards zero.
+    GroupMean,
+}
+
 /// What departs from the paper's rule. The default departs in nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Eq. 3's baseline, or another.
+    pub baseline: BaselineRule,
     /// Eq. 4. Off, every trajectory has weight 1 (the ablation); depths are still counted.
     pub depth_weighting: bool,
     /// Leaves out groups in which every trajectory has the same advantage, before depths are counted. Off by default:
@@ -58,7 +86,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { depth_weighting: true, drop_flat_groups: false }
+        Options { baseline: BaselineRule::LeaveOneOut, depth_weighting: true, drop_flat_groups: false }
     }
 }
 
@@ -75,7 +103,7 @@ pub struct Row {
     pub depth: u32,
     /// The node's reward (Eq. 1).
     pub reward: f64,
-    /// Mean root reward of the group's other trees (Eq. 3).
+    /// Mean root reward of the group's other trees (Eq. 3), or what [`BaselineRule`] says.
     pub baseline: f64,
     /// `reward - baseline` (Eq. 3).
     pub advantage: f64,
@@ -167,6 +195,16 @@ pub fn reward(own: f64, children: &[f64], lambda: f64) -> Reward {
     Reward { own, children: count, child_mean, reward: own + lambda * child_mean }
 }
 
+/// The reward of one node under a rule, from its root's own success, its own and its children's in spawn order.
+#[must_use]
+pub fn reward_by(rule: RewardRule, root: f64, own: f64, children: &[f64], lambda: f64) -> f64 {
+    match rule {
+        RewardRule::Own => reward(own, children, lambda).reward,
+        RewardRule::Root => root,
+        RewardRule::Count => own + lambda * sum(children.iter().copied()),
+    }
+}
+
 /// Eq. 1 for every node of a tree, in the nodes' order. Children's raw success enters, never their reward.
 ///
 /// # Errors
@@ -235,6 +273,13 @@ pub fn baseline(roots: &[f64], index: usize) -> Option<f64> {
     Some(sum(rest) / f64::from(others))
 }
 
+/// The mean root reward of all the group's trees; `None` where there are fewer than two, as for Eq. 3.
+#[must_use]
+pub fn group_mean(roots: &[f64]) -> Option<f64> {
+    let count = u32::try_from(roots.len()).ok().filter(|&count| count > 1)?;
+    Some(sum(roots.iter().copied()) / f64::from(count))
+}
+
 /// Eq. 4: `N / (depths * N_d)`, where `total` is the batch's number of trajectories and `levels` the number of depths
 /// that have one.
 #[must_use]
@@ -254,7 +299,7 @@ pub fn assign(groups: &[Vec<Vec<Scored>>], options: Options) -> Result<Credit, C
             credit.single_groups += 1;
             continue;
         }
-        let rows = group_rows(index, trees)?;
+        let rows = group_rows(index, trees, options.baseline)?;
         if options.drop_flat_groups && is_flat(&rows) {
             credit.flat_groups += 1;
         } else {
@@ -284,11 +329,15 @@ fn score(nodes: &[Node], lambda: f64) -> Result<Vec<Scored>, CreditError> {
     Ok(scored.map(|((node, depth), r)| Scored { depth, reward: r.reward, tokens: node.tokens }).collect())
 }
 
-fn group_rows(group: usize, trees: &[Vec<Scored>]) -> Result<Vec<Row>, CreditError> {
+fn group_rows(group: usize, trees: &[Vec<Scored>], rule: BaselineRule) -> Result<Vec<Row>, CreditError> {
     let roots = trees.iter().map(|nodes| root_reward(nodes)).collect::<Result<Vec<f64>, _>>()?;
     let mut rows = Vec::new();
     for (tree, nodes) in trees.iter().enumerate() {
-        let Some(baseline) = baseline(&roots, tree) else { continue };
+        let baseline = match rule {
+            BaselineRule::LeaveOneOut => baseline(&roots, tree),
+            BaselineRule::GroupMean => group_mean(&roots),
+        };
+        let Some(baseline) = baseline else { continue };
         for (node, scored) in nodes.iter().enumerate() {
             if !scored.reward.is_finite() {
                 return Err(CreditError::NotFinite { node, reward: scored.reward });

@@ -178,6 +178,19 @@ impl Objective {
     }
 }
 
+/// The KL term of one token and its derivative by the current log-probability, in f64.
+///
+/// With `d = reference - current`, the log-ratio of a token that was sampled from the policy: `exp(d) - 1 - d`, the estimator
+/// known as k3 (Schulman, "Approximating KL divergence"). It is never negative, and its mean over the policy's own samples is
+/// KL(policy || reference). The derivative `1 - exp(d)` is the term's own; the distribution that samples come from is held
+/// fixed.
+#[must_use]
+pub fn kl_term(current: f32, reference: f32) -> (f64, f64) {
+    let d = f64::from(reference) - f64::from(current);
+    let ratio = libm::exp(d);
+    (ratio - 1.0 - d, 1.0 - ratio)
+}
+
 /// Every loss with the name that commands and settings use.
 pub const LOSSES: [(LossKind, &str); 5] = [
     (LossKind::Pg, "pg"),

@@ -8,14 +8,17 @@
 //! v = beta2 * v + (1 - beta2) * (s g)^2    p = p - lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)
 //! ```
 //!
-//! Parameters are visited in the order of their names. Every element is updated on its own, and the norm is summed in
+//! Matrices decay; vectors (norm weights, biases) do not unless `decay_vectors` says so.
+//!
+//! Parameters are visited in the order of their names. Every element is updated on its own, and norms are summed in
 //! f64 over blocks of fixed size, added in order: no result depends on how many threads run.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
-use safetensors::tensor::{Dtype, TensorView};
-use safetensors::{SafeTensors, serialize};
+use safetensors::tensor::{Dtype, View};
+use safetensors::{SafeTensors, serialize, serialize_to_file};
 use serde::{Deserialize, Serialize};
 
 /// Elements whose squares are added one after another before a block's sum joins the total.
@@ -125,7 +128,17 @@ pub struct AdamW {
     step: u64,
 }
 
-#[derive(Clone, Copy)]
+/// A step that has begun.
+#[derive(Clone, Debug)]
+pub struct Step {
+    update: Update,
+    /// The norm of the whole gradient before clipping.
+    pub norm: f64,
+    /// The square of each gradient's norm before clipping, by name.
+    pub squares: Vec<(String, f64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Update {
     scale: f32,
     keep: f32,
@@ -163,14 +176,44 @@ impl AdamW {
     /// When they are not, or a gradient is not finite; nothing is changed then.
     pub fn step(&mut self, lr: f64, parameters: &mut [Parameter<'_>]) -> Result<f64, OptimizerError> {
         self.check(parameters)?;
-        let norm = gradient_norm(parameters.iter().map(|p| (p.name, p.gradient)))?;
-        self.step += 1;
-        let update = self.update(lr, norm);
-        for (slot, parameter) in self.slots.values_mut().zip(parameters) {
-            let keep = if slot.decays { update.keep } else { 1.0 };
-            apply(Update { keep, ..update }, slot, parameter);
+        let step = self.begin(lr, parameters.iter().map(|p| (p.name, p.gradient)))?;
+        for parameter in parameters.iter_mut() {
+            self.apply(&step, parameter)?;
         }
-        Ok(norm)
+        Ok(step.norm)
+    }
+
+    /// Begins a step at rate `lr` from all gradients in the order of their names. [`AdamW::apply`] must follow for every
+    /// parameter: taking them one at a time needs no copy of all values.
+    ///
+    /// # Errors
+    /// When a gradient is not finite: names the parameter; nothing is changed then.
+    pub fn begin<'a>(
+        &mut self,
+        lr: f64,
+        gradients: impl IntoIterator<Item = (&'a str, &'a [f32])>,
+    ) -> Result<Step, OptimizerError> {
+        let squares = gradient_squares(gradients)?;
+        let norm = crate::credit::sum(squares.iter().map(|(_, square)| *square)).sqrt();
+        self.step += 1;
+        Ok(Step { update: self.update(lr, norm), norm, squares })
+    }
+
+    /// Updates one parameter; gives the square of its change's norm.
+    ///
+    /// # Errors
+    /// When the parameter is not one of the optimizer's.
+    pub fn apply(&mut self, step: &Step, parameter: &mut Parameter<'_>) -> Result<f64, OptimizerError> {
+        let slot = self.slots.get_mut(parameter.name);
+        let fits = |slot: &&mut Slot| {
+            slot.first.len() == parameter.values.len() && slot.first.len() == parameter.gradient.len()
+        };
+        let slot = slot.filter(fits).ok_or_else(|| OptimizerError::Parameters {
+            known: "no such parameter".to_owned(),
+            given: format!("`{}` of {} elements", parameter.name, parameter.values.len()),
+        })?;
+        let keep = if slot.decays { step.update.keep } else { 1.0 };
+        Ok(apply(Update { keep, ..step.update }, slot, parameter))
     }
 
     fn check(&self, parameters: &[Parameter<'_>]) -> Result<(), OptimizerError> {
@@ -221,20 +264,24 @@ impl AdamW {
     /// # Errors
     /// When the format refuses a shape, which no shape of a model makes it do.
     pub fn to_bytes(&self) -> Result<Vec<u8>, OptimizerError> {
-        let step = self.step.to_le_bytes();
-        let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = self
-            .slots
-            .iter()
-            .flat_map(|(name, slot)| {
-                [("first", &slot.first), ("second", &slot.second)]
-                    .map(|(which, values)| (format!("{which}.{name}"), slot.shape.clone(), to_bytes(values)))
-            })
-            .collect();
-        let mut views = vec![("step".to_owned(), TensorView::new(Dtype::U64, vec![1], &step)?)];
-        for (name, shape, data) in &bytes {
-            views.push((name.clone(), TensorView::new(Dtype::F32, shape.clone(), data)?));
+        Ok(serialize(self.entries(), None)?)
+    }
+
+    /// Writes the bytes of [`AdamW::to_bytes`] to a file, one tensor at a time.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, path: &std::path::Path) -> Result<(), OptimizerError> {
+        Ok(serialize_to_file(self.entries(), None, path)?)
+    }
+
+    fn entries(&self) -> Vec<(String, Moments<'_>)> {
+        let mut all = vec![("step".to_owned(), Moments::Step(self.step.to_le_bytes()))];
+        for (name, slot) in &self.slots {
+            all.push((format!("first.{name}"), Moments::Numbers(&slot.shape, &slot.first)));
+            all.push((format!("second.{name}"), Moments::Numbers(&slot.shape, &slot.second)));
         }
-        Ok(serialize(views, None)?)
+        all
     }
 
     /// Reads what [`AdamW::to_bytes`] gave, for the same parameters.
@@ -275,22 +322,65 @@ fn moments(file: &SafeTensors<'_>, name: &str, shape: &[usize]) -> Result<Vec<f3
     Ok(tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
-fn to_bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+/// A tensor of the state, turned into bytes when it is written.
+enum Moments<'a> {
+    Step([u8; 8]),
+    Numbers(&'a [usize], &'a [f32]),
 }
 
-fn apply(update: Update, slot: &mut Slot, parameter: &mut Parameter<'_>) {
+impl View for Moments<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Moments::Step(_) => Dtype::U64,
+            Moments::Numbers(..) => Dtype::F32,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Moments::Step(_) => &[1],
+            Moments::Numbers(shape, _) => shape,
+        }
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self {
+            Moments::Step(bytes) => Cow::Borrowed(bytes),
+            Moments::Numbers(_, values) => {
+                values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+            }
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        match self {
+            Moments::Step(bytes) => bytes.len(),
+            Moments::Numbers(_, values) => size_of_val(*values),
+        }
+    }
+}
+
+/// Updates the values; gives the sum of the squares of their changes.
+fn apply(update: Update, slot: &mut Slot, parameter: &mut Parameter<'_>) -> f64 {
     let values = parameter.values.par_chunks_mut(BLOCK).zip(parameter.gradient.par_chunks(BLOCK));
     let moments = slot.first.par_chunks_mut(BLOCK).zip(slot.second.par_chunks_mut(BLOCK));
-    values.zip(moments).for_each(|((values, gradient), (first, second))| {
-        for (((p, g), m), v) in values.iter_mut().zip(gradient).zip(first).zip(second) {
-            let g = g * update.scale;
-            *m = update.beta1 * *m + update.rest1 * g;
-            *v = update.beta2 * *v + update.rest2 * (g * g);
-            let denominator = v.sqrt() / update.root + update.eps;
-            *p = *p * update.keep - update.rate * (*m / denominator);
-        }
-    });
+    let changes: Vec<f64> = values
+        .zip(moments)
+        .map(|((values, gradient), (first, second))| {
+            let mut changed = 0.0;
+            for (((p, g), m), v) in values.iter_mut().zip(gradient).zip(first).zip(second) {
+                let g = g * update.scale;
+                *m = update.beta1 * *m + update.rest1 * g;
+                *v = update.beta2 * *v + update.rest2 * (g * g);
+                let denominator = v.sqrt() / update.root + update.eps;
+                let before = *p;
+                *p = *p * update.keep - update.rate * (*m / denominator);
+                changed += (f64::from(*p) - f64::from(before)).powi(2);
+            }
+            changed
+        })
+        .collect();
+    crate::credit::sum(changes.into_iter())
 }
 
 /// The global norm of the gradients, in f64, in the order given.
@@ -298,7 +388,14 @@ fn apply(update: Update, slot: &mut Slot, parameter: &mut Parameter<'_>) {
 /// # Errors
 /// When an element is not finite: names the parameter and the element.
 pub fn gradient_norm<'a>(gradients: impl IntoIterator<Item = (&'a str, &'a [f32])>) -> Result<f64, OptimizerError> {
-    let mut total = 0.0;
+    Ok(crate::credit::sum(gradient_squares(gradients)?.into_iter().map(|(_, square)| square)).sqrt())
+}
+
+/// The square of each gradient's norm, in f64, in the order given.
+fn gradient_squares<'a>(
+    gradients: impl IntoIterator<Item = (&'a str, &'a [f32])>,
+) -> Result<Vec<(String, f64)>, OptimizerError> {
+    let mut all = Vec::new();
     for (name, values) in gradients {
         let blocks: Vec<f64> = values
             .par_chunks(BLOCK)
@@ -309,9 +406,28 @@ pub fn gradient_norm<'a>(gradients: impl IntoIterator<Item = (&'a str, &'a [f32]
             let index = values.iter().position(|g| !g.is_finite()).unwrap_or(0);
             return Err(OptimizerError::NotFinite { name: name.to_owned(), index });
         }
-        total += sum;
+        all.push((name.to_owned(), sum));
     }
-    Ok(total.sqrt())
+    Ok(all)
+}
+
+/// The group of tensors that one belongs to, by its Hugging Face name: gradients and updates are reported by it.
+#[must_use]
+pub fn group_of(name: &str) -> &'static str {
+    let part = |text: &str| name.contains(text);
+    if part("norm.") {
+        "norms"
+    } else if part("embed_tokens.") {
+        "embedding"
+    } else if part("lm_head.") {
+        "head"
+    } else if part(".self_attn.") {
+        "attention"
+    } else if part(".mlp.") {
+        "feed_forward"
+    } else {
+        "other"
+    }
 }
 
 /// `base` to the power `exponent` by repeated squaring: the same bits everywhere.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
 use rao_envs::judge::{JudgeIdentity, Panel, Seat, Spec};
-use rao_envs::{Defaults, EnvError, Environment, Episode, Script, Selection, Task, catalog};
-use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, Sampler};
+use rao_envs::{Defaults, EnvError, Environment, Episode, Script, Secret, Selection, Task, catalog};
+use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
 
@@ -75,9 +75,21 @@ pub enum RecordedError {
 /// # Errors
 /// When the environment or its data is not there.
 pub fn environment(started: &RunStarted, data: Option<PathBuf>) -> Result<Arc<dyn Environment>, RecordedError> {
+    environment_with(started, data, None)
+}
+
+/// The same with the key of a search service, for runs that asked one.
+///
+/// # Errors
+/// As [`environment`].
+pub fn environment_with(
+    started: &RunStarted,
+    data: Option<PathBuf>,
+    search_key: Option<Secret>,
+) -> Result<Arc<dyn Environment>, RecordedError> {
     let stored = serde_json::from_str(&started.env_config)
         .map_err(|error| RecordedError::Settings { reason: error.to_string() })?;
-    catalog::reopen(&started.env, &stored, data).map_err(|error| match error {
+    catalog::reopen_with(&started.env, &stored, data, search_key).map_err(|error| match error {
         EnvError::UnknownEnvironment { given, .. } => RecordedError::UnknownEnvironment { env: given },
         EnvError::Stored { reason } => RecordedError::Settings { reason },
         EnvError::NeedsData { what } => RecordedError::Data { what },
@@ -146,10 +158,19 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
         name: started.policy.name.clone(),
         tokenizer: started.policy.tokenizer.short(),
     };
-    let sampled = |policy: LocalPolicy| -> Box<dyn Actor> {
+    let sampled = |policy: LocalPolicy| -> Result<Box<dyn Actor>, RecordedError> {
         let chat = Arc::new(policy.chat().clone());
-        let sampler = Sampler::whole(config.temperature, config.max_tokens);
-        Box::new(Sampled::new(Box::new(policy), chat, sampler, config.context))
+        Ok(Box::new(Sampled::new(
+            Box::new(policy.with_stops(config.decoding.stops()?)),
+            chat,
+            config.sampler(),
+            config.context,
+        )))
+    };
+    let quantized = |policy: QuantizedPolicy| -> Result<Box<dyn Actor>, RecordedError> {
+        let (chat, stops) = (Arc::new(policy.chat().clone()), config.decoding.stops()?);
+        let actor = Sampled::new(Box::new(policy.with_stops(stops)), chat, config.sampler(), config.context);
+        Ok(Box::new(actor.of_kind("gguf")))
     };
     match (started.policy.kind.as_str(), started.policy.name.as_str(), folder) {
         ("scripted", name @ ("oracle" | "noisy"), _) => {
@@ -157,8 +178,9 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
             let chat = known_chat(started.policy.tokenizer)?.ok_or_else(missing)?;
             Ok(Box::new(Scripted::new(script, Arc::new(chat))))
         }
-        ("local", "mini", None) => Ok(sampled(rao_policy::mini()?)),
-        ("local", _, Some(folder)) if folder.is_dir() => Ok(sampled(LocalPolicy::load(&folder, Limits::default())?)),
+        ("local", "mini", None) => sampled(rao_policy::mini()?),
+        ("local", _, Some(path)) if path.exists() => sampled(LocalPolicy::load(&path, Limits::default())?),
+        ("gguf", _, Some(file)) if file.is_file() => quantized(QuantizedPolicy::load(&file, Limits::default())?),
         _ => Err(missing()),
     }
 }

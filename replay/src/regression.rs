@@ -112,7 +112,7 @@ pub fn open(path: &Path) -> Result<Box<dyn EventSource>, LogError> {
     if is_archive(path) {
         return Ok(Box::new(ArchiveReader::open(path)?));
     }
-    let (reader, _) = Reader::open(path)?;
+    let (reader, _) = Reader::open_checked(path)?;
     Ok(Box::new(reader))
 }
 

@@ -5,13 +5,17 @@ mod support;
 
 use std::path::Path;
 
+use rao_replay::credit::{BaselineRule, RewardRule};
 use rao_replay::trainer::{
-    Class, Flow, LogSink, MODEL_FILE, NoSink, OPTIMIZER_FILE, Piece, Resources, STATE_FILE, Settings, SftFilter,
-    StepReport, TrainError, TrainReport, Trainer, Trajectories, credit_table, gradient, plan, rederive,
+    Batching, Class, Flow, Gradient, LogSink, LoraSettings, MODEL_FILE, Metrics, NoSink, OPTIMIZER_FILE, Outcome,
+    Piece, Resources, STATE_FILE, Settings, SftFilter, StepReport, Terms, TrainError, TrainReport, Trainer,
+    Trajectories, credit_table, gradient, rederive,
 };
 use rao_store::event::{Body, Kind, LossKind};
 use rao_store::{Address, EventSource, Expected, Filter, Log, Reader, RunId, Seq, Stream};
 use support::{LAMBDA, Recording, decoder, open, record, run_id, tokenizer};
+
+const BATCHING: Batching = Batching { micro_tokens: 256, share_prefixes: true, checkpoints: false, lanes: 1 };
 
 fn settings(loss: LossKind) -> Settings {
     let mut settings = Settings { steps: 1, micro_tokens: 256, batch_trajectories: 3, ..Settings::default() };
@@ -176,7 +180,7 @@ fn a_full_batch_gradient_is_the_sum_of_its_streamed_micro_batches() {
     let batch = credit_table(&log, &[run], &settings).unwrap();
     let (model, tokens) = (decoder(2), batch.tokens());
     let lengths: Vec<u64> = batch.entries.iter().map(|entry| entry.length).collect();
-    let of = |budget, lanes| {
+    let of = |micro_tokens, lanes, share_prefixes| {
         let mut pieces = Trajectories::new(&log, &batch.entries).zip(&batch.entries).map(|(read, entry)| {
             let read = read?;
             Ok(Piece {
@@ -188,21 +192,43 @@ fn a_full_batch_gradient_is_the_sum_of_its_streamed_micro_batches() {
                 stored: read.stored,
             })
         });
-        let sizes = plan(&lengths, budget);
-        gradient(&model, &settings.objective, tokens, &mut pieces, &sizes, lanes, &mut |_| Ok(())).unwrap()
+        let batching = Batching { micro_tokens, share_prefixes, checkpoints: lanes == 2, lanes };
+        let objective = &settings.objective;
+        let terms = Terms { objective, loss_tokens: tokens, reference: None, kl_coefficient: 0.0 };
+        let mut outcomes = Vec::new();
+        let mut seen = |more: Vec<Outcome>| {
+            outcomes.extend(more);
+            Ok(())
+        };
+        let (gradient, sums) = gradient(&model, &terms, &lengths, &mut pieces, &batching, &mut seen).unwrap();
+        (gradient, sums, outcomes)
     };
-    let (whole, sums) = of(1 << 30, 1);
-    assert_eq!(sums.micro_batches, 1);
-    let (parts, again) = of(100, 1);
-    assert!(again.micro_batches > 5);
-    assert_eq!(sums.loss.to_bits(), again.loss.to_bits(), "the loss does not know of micro-batches");
-    let (lanes, _) = of(100, 3);
-    assert_eq!(parts, lanes, "lanes decide nothing");
-    for ((name, whole), parts) in model.vars().keys().zip(&whole.0).zip(&parts.0) {
-        let scale = whole.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-        let error = whole.iter().zip(parts).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(scale > 0.0 && error <= 1e-5 * scale, "{name}: {error} of {scale}");
+    let (whole, sums, outcomes) = of(1 << 30, 1, false);
+    assert_eq!((sums.micro_batches, sums.model_tokens), (1, sums.summed_tokens));
+    let close = |parts: &Gradient| {
+        for ((name, whole), parts) in model.vars().keys().zip(&whole.0).zip(&parts.0) {
+            let scale = whole.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            let error = whole.iter().zip(parts).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(scale > 0.0 && error <= 1e-5 * scale, "{name}: {error} of {scale}");
+        }
+    };
+    for share_prefixes in [false, true] {
+        let (parts, again, same) = of(100, 1, share_prefixes);
+        assert!(again.micro_batches > 5);
+        assert_eq!(sums.loss.to_bits(), again.loss.to_bits(), "the loss does not know of micro-batches");
+        assert_eq!(outcomes, same, "nor does an outcome, or their order");
+        for lanes in [2, 3] {
+            let (side_by_side, _, same) = of(100, lanes, share_prefixes);
+            assert_eq!(parts, side_by_side, "lanes and checkpoints decide nothing");
+            assert_eq!(outcomes, same);
+        }
+        close(&parts);
     }
+    let (shared, distinct, same) = of(1 << 30, 1, true);
+    assert_eq!(outcomes, same);
+    assert_eq!((distinct.micro_batches, distinct.summed_tokens), (1, sums.summed_tokens));
+    assert!(distinct.model_tokens < sums.model_tokens, "{} of {}", distinct.model_tokens, sums.model_tokens);
+    close(&shared);
 }
 
 #[test]
@@ -309,7 +335,7 @@ fn supervised_training_learns_verified_nodes_from_memory_or_log_alike() {
     let mut weights = Vec::new();
     for cache_bytes in [0, 300, 1 << 20] {
         let mut losses = Vec::new();
-        let resources = Resources { cache_bytes, lanes: 0 };
+        let resources = Resources { cache_bytes, ..Resources::default() };
         let mut trainer = Trainer::new(decoder(3), tokenizer(), settings.clone(), resources).unwrap();
         let mut watch = |_: &Trainer, step: &StepReport| {
             losses.push(step.loss);
@@ -398,8 +424,12 @@ fn the_gradients_of_all_losses_equal_the_reference() {
             let objective = rao_replay::objective::Objective::new(loss);
             let pieces: Vec<Piece> = case.iter().map(|value| vector_piece(value, loss)).collect();
             let tokens = pieces.iter().map(|piece| piece.sequence.targets.len() as u64).sum();
+            let lengths: Vec<u64> = pieces.iter().map(|piece| piece.sequence.tokens.len() as u64).collect();
             let mut given = pieces.into_iter().map(Ok);
-            let (got, _) = gradient(&model, &objective, tokens, &mut given, &[2, 2], 1, &mut |_| Ok(())).unwrap();
+            let terms = Terms { objective: &objective, loss_tokens: tokens, reference: None, kl_coefficient: 0.0 };
+            let batching = Batching { micro_tokens: lengths.iter().sum::<u64>() / 2, ..BATCHING };
+            let (got, sums) = gradient(&model, &terms, &lengths, &mut given, &batching, &mut |_| Ok(())).unwrap();
+            assert!(sums.micro_batches > 1);
             for (tensor, got) in model.vars().keys().zip(&got.0) {
                 let wanted = expected.tensor(&format!("grad.{loss_name}.{tensor}")).unwrap();
                 let wanted: Vec<f32> =
@@ -434,4 +464,213 @@ fn vector_piece(value: &serde_json::Value, loss: LossKind) -> Piece {
             targets,
         },
     }
+}
+
+/// Trains one step under a reward rule and gives its entries.
+fn entries_under(reward: RewardRule, baseline: BaselineRule) -> Vec<rao_replay::trainer::Entry> {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, run) = ordinary(dir.path());
+    let settings = Settings { reward, baseline, ..settings(LossKind::Cispo) };
+    let mut sink = LogSink::new(&log, run_id(100));
+    trainer(1, &settings).train(&log, &[run], &mut sink, &mut |_, _| Ok(Flow::Continue)).unwrap();
+    log.flush().unwrap();
+    assert_eq!(rederive(&log, run_id(100)).unwrap().mismatch, None, "the log gives the ablation's numbers again");
+    credit_table(&log, &[run], &settings).unwrap().entries
+}
+
+#[test]
+fn ablations_reward_nodes_by_their_rule() {
+    let plain = entries_under(RewardRule::Own, BaselineRule::LeaveOneOut);
+    let root_of = |entry: &rao_replay::trainer::Entry, all: &[rao_replay::trainer::Entry]| {
+        all.iter().find(|other| other.rollout == entry.rollout && other.depth.0 == 0).unwrap().clone()
+    };
+    let sparse = entries_under(RewardRule::Root, BaselineRule::LeaveOneOut);
+    assert!(sparse.iter().all(|entry| entry.reward == root_of(entry, &sparse).own));
+    assert!(sparse.iter().any(|entry| entry.reward != entry.own), "some child differs from its root");
+    let count = entries_under(RewardRule::Count, BaselineRule::GroupMean);
+    for (entry, plain) in count.iter().zip(&plain) {
+        let bonus = LAMBDA * entry.child_mean * f64::from(entry.children);
+        assert!((entry.reward - entry.own - bonus).abs() < 1e-12);
+        assert!(entry.children > 1 || entry.reward == plain.reward);
+    }
+    assert!(count.iter().any(|entry| entry.children > 1 && entry.child_mean > 0.0));
+    let roots: Vec<f64> = count[..].iter().filter(|e| e.depth.0 == 0).map(|e| e.reward).take(3).collect();
+    assert_eq!(count[0].baseline, (0.0 + roots[0] + roots[1] + roots[2]) / 3.0);
+}
+
+/// Three steps, a restart, two more: the bytes of five. Only the adapter is trained and saved; the base stays as it was.
+#[test]
+fn an_adapter_trains_and_resumes_bit_for_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, run) = ordinary(&dir.path().join("log"));
+    let base = dir.path().join("base");
+    trainer(1, &settings(LossKind::Cispo)).save(&base).unwrap();
+    let lora = LoraSettings { rank: 2, alpha: 4.0, targets: vec!["q_proj".into(), "up_proj".into()] };
+    let settings = Settings { lora: Some(lora), ..settings(LossKind::Cispo) };
+    let fresh = || Trainer::fresh(&base, settings.clone(), Resources::default()).unwrap();
+    let names = ["adapter_model.safetensors", "adapter_config.json", OPTIMIZER_FILE, STATE_FILE];
+    let files = |name: &str| names.map(|file| std::fs::read(dir.path().join(name).join(file)).unwrap());
+    let steps = |trainer: &mut Trainer, count| (0..count).for_each(|_| drop(train(trainer, &log, &[run]).unwrap()));
+    let mut whole = fresh();
+    let first = train(&mut whole, &log, &[run]).unwrap();
+    let equal = first.last.unwrap();
+    assert_eq!(equal.equal, equal.tokens, "a fresh adapter changes no log-probability");
+    steps(&mut whole, 4);
+    whole.save(&dir.path().join("whole")).unwrap();
+    let mut half = fresh();
+    steps(&mut half, 3);
+    half.save(&dir.path().join("half")).unwrap();
+    let mut rest = Trainer::resume(&dir.path().join("half"), settings.clone(), Resources::default()).unwrap();
+    assert_eq!((rest.optimizer_step(), rest.weights()), (3, half.weights()));
+    steps(&mut rest, 2);
+    rest.save(&dir.path().join("rest")).unwrap();
+    assert!(files("whole") == files("rest"), "a restart gives other bytes");
+    assert!(!dir.path().join("whole").join(MODEL_FILE).exists(), "the base is named, not copied");
+    assert_ne!(whole.weights(), fresh().weights());
+    // Without settings the adapter of the folder goes on being trained; other settings are refused.
+    let plain = Settings { lora: None, ..settings.clone() };
+    let on = Trainer::fresh(&dir.path().join("whole"), plain, Resources::default()).unwrap();
+    assert_eq!((on.weights(), on.settings().lora.clone()), (whole.weights(), settings.lora.clone()));
+    let other = LoraSettings { rank: 3, ..settings.lora.clone().unwrap() };
+    let error =
+        Trainer::fresh(&dir.path().join("whole"), Settings { lora: Some(other), ..settings }, Resources::default());
+    assert!(error.err().unwrap().to_string().contains("other settings"));
+}
+
+#[test]
+fn a_reference_is_compared_with_and_pulls_when_asked_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, run) = ordinary(dir.path());
+    let digest = |seed| rao_store::Digest(decoder(seed).digest().unwrap()).to_string();
+    let with = |reference: u64, kl_coefficient| {
+        let settings = Settings { reference: Some(digest(reference)), kl_coefficient, ..settings(LossKind::Cispo) };
+        let mut trainer = trainer(1, &settings);
+        trainer.set_reference(decoder(reference)).unwrap();
+        let report = train(&mut trainer, &log, &[run]).unwrap();
+        (report.last.unwrap(), trainer.weights())
+    };
+    let (same, _) = with(1, 0.0);
+    assert_eq!(same.kl, Some(0.0), "the policy itself");
+    let (measured, weights) = with(2, 0.0);
+    assert!(measured.kl.unwrap() > 0.0);
+    let mut alone = trainer(1, &settings(LossKind::Cispo));
+    let report = train(&mut alone, &log, &[run]).unwrap();
+    assert_eq!((report.last.unwrap().kl, alone.weights()), (None, weights), "at 0 it is only measured");
+    let (pulled, moved) = with(2, 0.5);
+    assert_eq!((pulled.kl, pulled.loss), (measured.kl, measured.loss), "the loss is told without the KL term");
+    assert_ne!(moved, weights);
+    let named = Settings { reference: Some(digest(2)), ..settings(LossKind::Cispo) };
+    assert!(train(&mut trainer(1, &named), &log, &[run]).unwrap_err().to_string().contains("none was given"));
+    assert!(trainer(1, &named).set_reference(decoder(3)).is_err());
+    let nothing = Settings { kl_coefficient: 0.1, ..settings(LossKind::Cispo) };
+    assert!(Trainer::new(decoder(1), tokenizer(), nothing, Resources::default()).is_err());
+}
+
+/// The KL term's gradient is that of its mean over the loss tokens: central differences along it.
+#[test]
+fn the_kl_terms_gradient_agrees_with_finite_differences() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, run) = ordinary(dir.path());
+    let settings = settings(LossKind::Pg);
+    let batch = credit_table(&log, &[run], &settings).unwrap();
+    let lengths: Vec<u64> = batch.entries.iter().map(|entry| entry.length).collect();
+    let (model, reference, tokens) = (decoder(2), decoder(3), batch.tokens());
+    let of = || {
+        let mut pieces = Trajectories::new(&log, &batch.entries).zip(&batch.entries).map(|(read, entry)| {
+            let read = read?;
+            Ok(Piece {
+                run,
+                rollout: entry.rollout,
+                node: entry.node.clone(),
+                // No policy loss: what is left is the KL term.
+                coefficient: 0.0,
+                sequence: rao_policy::PackedSequence { tokens: read.tokens, targets: read.targets },
+                stored: read.stored,
+            })
+        });
+        let objective = &settings.objective;
+        let terms = Terms { objective, loss_tokens: tokens, reference: Some(&reference), kl_coefficient: 1.0 };
+        gradient(&model, &terms, &lengths, &mut pieces, &BATCHING, &mut |_| Ok(())).unwrap()
+    };
+    let (whole, _) = of();
+    let name = "model.layers.0.mlp.down_proj.weight";
+    let at = model.vars().keys().position(|key| key == name).unwrap();
+    let (var, direction) = (&model.vars()[name], &whole.0[at]);
+    let length = direction.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+    let start = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let kl_at = |offset: f64| {
+        let moved: Vec<f32> = start
+            .iter()
+            .zip(direction)
+            .map(|(p, g)| (f64::from(*p) + offset * f64::from(*g) / length) as f32)
+            .collect();
+        var.set(&candle_core::Tensor::from_vec(moved, var.dims(), var.device()).unwrap()).unwrap();
+        of().1.mean_kl()
+    };
+    let step = 0.02;
+    let slope = (kl_at(step) - kl_at(-step)) / (2.0 * step);
+    assert!(length > 0.0 && (slope - length).abs() < 0.02 * length, "slope {slope:e}, gradient {length:e}");
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_is_named_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, run) = ordinary(dir.path());
+    let model = decoder(1);
+    // A finite weight whose gradient overflows: the activations behind it are scaled down by the next matrix.
+    let scale = |name: &str, factor: f64| {
+        let var = &model.vars()[name];
+        var.set(&(var.as_tensor() * factor).unwrap()).unwrap();
+    };
+    scale("model.layers.0.mlp.down_proj.weight", 1e-37);
+    scale("model.layers.0.mlp.up_proj.weight", 1e38);
+    let before = model.digest().unwrap();
+    let settings = Settings { lambda: Some(1000.0), ..settings(LossKind::Pg) };
+    let mut trainer = Trainer::new(model, tokenizer(), settings, Resources::default()).unwrap();
+    let mut sink = LogSink::new(&log, run_id(100));
+    let error = trainer.train(&log, &[run], &mut sink, &mut |_, _| Ok(Flow::Continue)).unwrap_err();
+    let told = error.to_string();
+    assert!(told.contains("model.layers.0.mlp.") && told.contains("not finite"), "{told}");
+    assert_eq!(trainer.decoder().digest().unwrap(), before);
+    log.flush().unwrap();
+    let kinds: Vec<Kind> = training_events(&log, run_id(100)).iter().map(Body::kind).collect();
+    assert_eq!(kinds, [Kind::TrainStarted], "the step left no trace");
+}
+
+#[test]
+fn a_steps_figures_stand_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, run) = ordinary(dir.path());
+    let settings = Settings { minibatches: 2, ..settings(LossKind::Cispo) };
+    let mut steps = Vec::new();
+    let mut sink = LogSink::new(&log, run_id(100));
+    let report = trainer(1, &settings)
+        .train(&log, &[run], &mut sink, &mut |_, step| {
+            steps.push(step.clone());
+            Ok(Flow::Continue)
+        })
+        .unwrap();
+    log.flush().unwrap();
+    let stored: Vec<Metrics> = training_events(&log, run_id(100))
+        .iter()
+        .filter_map(|body| if let Body::Note(note) = body { Metrics::from_note(note) } else { None })
+        .collect();
+    assert_eq!(stored.len(), 2);
+    for (stored, step) in stored.iter().zip(&steps) {
+        assert_eq!((stored.loss, stored.entropy, &stored.groups), (step.loss, step.entropy, &step.groups));
+        assert_eq!(Metrics::from_line(&stored.to_line()).as_ref(), Some(stored));
+        let squares: f64 = stored.groups.0.values().map(|group| group.gradient.powi(2)).sum();
+        assert!((squares.sqrt() - step.gradient_norm).abs() < 1e-9, "groups make up the whole");
+        assert!(stored.groups.0.values().all(|group| group.update > 0.0));
+        assert!(step.entropy > 0.0 && step.model_tokens < step.summed_tokens);
+    }
+    let batch = credit_table(&log, &[run], &settings).unwrap();
+    let summary = stored[0].batch.as_ref().unwrap();
+    assert_eq!((summary, &stored[1].batch), (&report.summary, &None));
+    let roots: Vec<_> = batch.entries.iter().filter(|entry| entry.depth.0 == 0).collect();
+    assert_eq!(summary.reward.count, roots.len() as u64);
+    let mean = roots.iter().map(|entry| entry.reward).sum::<f64>() / roots.len() as f64;
+    assert!((summary.reward.mean - mean).abs() < 1e-12);
+    assert_eq!(summary.success_by_depth[&1].count, batch.entries.iter().filter(|e| e.depth.0 == 1).count() as u64);
+    assert_eq!(summary.success_by_difficulty.len(), 1);
 }

@@ -6,9 +6,11 @@ use clap::{Args, ValueEnum};
 use rao_engine::Scheduler;
 use rao_envs::judge::Spec;
 use rao_envs::textcraft::{Verify, Worlds};
+use rao_policy::Limits;
 use rao_policy::served::Address;
 use rao_store::RolloutId;
 
+use super::decoding::DecodingArgs;
 use super::repls::{PythonArgs, ReplName};
 use super::served::{self, ServedArgs};
 
@@ -43,6 +45,12 @@ impl ThreadArgs {
 pub(crate) enum EnvName {
     /// TextCraft-Synth: craft items by recipes.
     Textcraft,
+    /// Oolong: questions about long transcripts.
+    Oolong,
+    /// Questions of several hops, answered by searching and reading pages.
+    Deepdive,
+    /// ART-E: answer questions about a mailbox.
+    Mail,
 }
 
 impl EnvName {
@@ -50,6 +58,9 @@ impl EnvName {
     pub(crate) fn name(self) -> &'static str {
         match self {
             EnvName::Textcraft => "textcraft",
+            EnvName::Oolong => "oolong",
+            EnvName::Deepdive => "deepdive",
+            EnvName::Mail => "mail",
         }
     }
 }
@@ -122,7 +133,8 @@ pub(crate) struct TaskArgs {
     /// How many tasks, or `all` where they have an end.
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Tasks")]
     pub(crate) tasks: Option<Count>,
-    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme.
+    /// Presets, separated by commas [default: the environment's smallest]. textcraft: tiny, easy, medium, hard, extreme;
+    /// mail: easy, medium, hard; oolong: 2k, 8k, 32k, 128k, 175k, or with --data 1ep, 2ep, .. or all.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Tasks")]
     pub(crate) preset: Vec<String>,
     #[command(flatten)]
@@ -209,9 +221,11 @@ pub(crate) struct EngineArgs {
     /// The sampler's temperature [default: 1; eval: 0]. 0 always takes the most probable token.
     #[arg(long, value_name = "T", help_heading = "Agents")]
     pub(crate) temperature: Option<f32>,
-    /// Draw only from the most probable tokens that together have this probability; for served policies [default: 1].
+    /// Draw only from the most probable tokens that together have this probability [default: 1].
     #[arg(long, value_name = "P", help_heading = "Agents")]
     pub(crate) top_p: Option<f32>,
+    #[command(flatten)]
+    pub(crate) decoding: DecodingArgs,
     /// How much prompts say [default: brief for tokenizers of at most 4096 entries, else full].
     #[arg(long, value_enum, help_heading = "Agents")]
     pub(crate) prompt: Option<PromptName>,
@@ -250,16 +264,33 @@ pub(crate) struct EngineArgs {
 /// Who acts.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PolicyArgs {
-    /// Who acts: oracle, noisy, mini, local:DIR for a model folder, or openai:URL for a server [default: mini, or the
-    /// policy that recorded].
+    /// Who acts: oracle, noisy, mini, local:PATH for a model folder or GGUF file, gguf:FILE for a frozen quantized model, or
+    /// openai:URL for a server [default: mini, or the policy that recorded].
     #[arg(long, value_name = "POLICY", value_parser = policy, help_heading = "Policy")]
     pub(crate) policy: Option<PolicyName>,
     /// Tokenizer of scripted and served policies: mini, bytes, a model folder, or a tokenizer.json [default: mini; a
     /// server that takes tokens needs that of its model].
     #[arg(long, value_name = "WHICH", help_heading = "Policy")]
     pub(crate) tokenizer: Option<String>,
+    /// Mebibytes that key-value caches may take; one agent is always allowed what it needs [default: 1024]. It decides speed,
+    /// never content.
+    #[arg(long, value_name = "MIB", help_heading = "Policy")]
+    pub(crate) kv_memory: Option<u32>,
+    /// A low-rank adapter on the weights of --policy, in peft's layout. A folder that `train --lora` made needs no more than
+    /// local:DIR.
+    #[arg(long, value_name = "DIR", help_heading = "Policy")]
+    pub(crate) adapter: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) server: ServedArgs,
+}
+
+impl PolicyArgs {
+    /// What a local policy may use.
+    pub(crate) fn limits(&self) -> Limits {
+        let default = Limits::default();
+        let cache_bytes = self.kv_memory.map_or(default.cache_bytes, |mib| (mib as usize) << 20);
+        Limits { cache_bytes, ..default }
+    }
 }
 
 /// A policy by name.
@@ -269,6 +300,7 @@ pub(crate) enum PolicyName {
     Noisy,
     Mini,
     Local(PathBuf),
+    Gguf(PathBuf),
     Served(Address),
 }
 
@@ -279,8 +311,9 @@ pub(crate) fn policy(text: &str) -> Result<PolicyName, String> {
         None if text == "noisy" => Ok(PolicyName::Noisy),
         None if text == "mini" => Ok(PolicyName::Mini),
         Some(("local", folder)) if !folder.is_empty() => Ok(PolicyName::Local(PathBuf::from(folder))),
+        Some(("gguf", file)) if !file.is_empty() => Ok(PolicyName::Gguf(PathBuf::from(file))),
         Some(("openai", address)) => served::address(address),
-        _ => Err("choose oracle, noisy, mini, local:DIR or openai:URL".into()),
+        _ => Err("choose oracle, noisy, mini, local:PATH, gguf:FILE or openai:URL".into()),
     }
 }
 
@@ -341,6 +374,7 @@ pub(crate) fn engine_defaults() -> EngineArgs {
         budget: BudgetName::PerAgent,
         temperature: None,
         top_p: None,
+        decoding: DecodingArgs::default(),
         prompt: None,
         lambda: None,
         judge: None,

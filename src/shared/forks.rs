@@ -89,6 +89,7 @@ pub(crate) fn setup(
     let mut host = recording::facts_with(selection, loaded.folder());
     host.facts.push((FORK_FACT.to_owned(), address(&base.place)));
     loaded.add_facts(&mut host);
+    judges::keep_facts(&base_host, &mut host);
     let seed = seed.unwrap_or(base.started.seed);
     assemble(base, &base_run, host, loaded, (members, seed), means)
 }
@@ -126,9 +127,9 @@ fn assemble(
         return Err(Failure::usage(message).help("fork it with the version of rao-log that recorded it"));
     }
     let env = open::recorded_environment(like, means.data)?;
-    let actor = policy.into_actor(&config);
+    let actor = policy.into_actor(&config)?;
     let manifest = fork::manifest(like, members, seed, &actor.identity());
-    let panel = judges::recorded(&config)?;
+    let panel = judges::recorded(&config, &host)?;
     let (tasks, width) = (vec![base.task()?], means.width);
     let plan = Plan { env, tasks, group_size: members, config, seed, only: None, width, panel };
     Ok(Forking { base, manifest, setup: Setup { plan, actor, repl, host } })

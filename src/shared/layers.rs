@@ -18,10 +18,10 @@ pub(crate) const FILE: &str = "rao-log.toml";
 /// The beginning of the variables' names.
 const PREFIX: &str = "RAO_LOG_";
 /// Variables with a meaning of their own: where data and reference vectors are, what to trace, and a server's key.
-const OWN: [&str; 4] = ["RAO_LOG_DATA", "RAO_LOG_VECTORS", "RAO_LOG_TRACE", "RAO_LOG_API_KEY"];
+const OWN: [&str; 5] = ["RAO_LOG_DATA", "RAO_LOG_VECTORS", "RAO_LOG_TRACE", "RAO_LOG_API_KEY", "RAO_LOG_SEARCH_KEY"];
 /// Flags that name one thing or one moment, and so are no settings.
-const NOT_KEYS: [&str; 11] =
-    ["help", "version", "resume", "only", "from", "node", "credit", "all", "dry-run", "n", "bless"];
+const NOT_KEYS: [&str; 12] =
+    ["help", "version", "resume", "only", "from", "cursor", "node", "credit", "all", "dry-run", "n", "bless"];
 
 /// Puts the settings of file and environment in front of the user's arguments.
 ///

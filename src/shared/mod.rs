@@ -2,11 +2,16 @@
 
 pub(crate) mod args;
 pub(crate) mod credit;
+pub(crate) mod cursor;
+pub(crate) mod curves;
+pub(crate) mod decoding;
 pub(crate) mod exit;
 pub(crate) mod forks;
 pub(crate) mod json;
 pub(crate) mod judges;
 pub(crate) mod layers;
+pub(crate) mod memory;
+pub(crate) mod metrics;
 pub(crate) mod open;
 pub(crate) mod out;
 pub(crate) mod places;
@@ -16,3 +21,4 @@ pub(crate) mod repls;
 pub(crate) mod served;
 pub(crate) mod table;
 pub(crate) mod training;
+pub(crate) mod tuning;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rao_engine::Tree;
-use rao_envs::Environment;
+use rao_envs::{Environment, Secret};
 use rao_replay::recorded::{self, RecordedError};
 use rao_replay::trainer::TrainError;
 use rao_store::event::{Body, Event, HostFacts, Kind, RunStarted};
 use rao_store::{
-    EventSource, Filter, FindingClass, Log, LogError, OpenReport, Options, Reader, RolloutId, RunId, Seq, Stream,
+    Durability, EventSource, Filter, FindingClass, IdError, Log, LogError, OpenReport, Options, Reader, RolloutId,
+    RunId, RunRole, Seq, Stream, resolve_run,
 };
 
 use super::args::DataArgs;
@@ -29,18 +30,55 @@ pub(crate) fn new_run() -> RunId {
 
 /// Opens a log for writing; makes it if it is not there.
 pub(crate) fn writer(dir: &Path) -> Result<Arc<Log>, Failure> {
-    let (log, report) = Log::open(dir, Options::new(Arc::new(now_us)))?;
+    writer_with(dir, Durability::Durable)
+}
+
+/// The same with another relation between acknowledgements and the disk.
+pub(crate) fn writer_with(dir: &Path, durability: Durability) -> Result<Arc<Log>, Failure> {
+    let mut options = Options::new(Arc::new(now_us));
+    options.durability = durability;
+    let (log, report) = Log::open(dir, options)?;
     tell(&report);
     Ok(Arc::new(log))
 }
 
-/// Opens a log that must be there for writing.
+/// Opens a log for writing to go on with the recorded run `name`, as durably as the run says that it is.
+pub(crate) fn resumed(dir: &Path, name: &str, wish: Option<Durability>) -> Result<(Arc<Log>, RunId), Failure> {
+    let (source, _) = Reader::open(dir)?;
+    let run = resolve_run(&source, name, RunRole::Recorded)?;
+    let (started, _) = manifest(&source, run)?;
+    let durability: Durability = started.durability.parse().map_err(|error: IdError| {
+        Failure::new(Code::Integrity, format!("the manifest of run {run} cannot be read: {error}"))
+            .help("use the version of rao-log that recorded it, or record anew")
+    })?;
+    if wish.is_some_and(|wish| wish != durability) {
+        note(format_args!(
+            "note: run {} was begun with --durability {durability}, and goes on so",
+            short(&source, run)
+        ));
+    }
+    drop(source);
+    Ok((writer_with(dir, durability)?, run))
+}
+
+/// Opens a log that must be there for writing, to compute with what it holds: every digest is checked.
 pub(crate) fn existing(dir: &Path) -> Result<Arc<Log>, Failure> {
     if !dir.join("journal").is_dir() {
         // The reader says that there is no log, and what to do; a writer would make one.
         Reader::open(dir)?;
     }
-    writer(dir)
+    let mut options = Options::new(Arc::new(now_us));
+    options.check_digests = true;
+    let (log, report) = Log::open(dir, options)?;
+    tell(&report);
+    Ok(Arc::new(log))
+}
+
+/// Opens a log for reading, to compute with what it holds: every digest is checked.
+pub(crate) fn checked_reader(dir: &Path) -> Result<Reader, Failure> {
+    let (reader, report) = Reader::open_checked(dir)?;
+    tell(&report);
+    Ok(reader)
 }
 
 /// Opens a log for reading.
@@ -125,7 +163,12 @@ pub(crate) fn tree(events: &[Event]) -> Result<Tree, Failure> {
 
 /// The environment that a run was recorded in.
 pub(crate) fn recorded_environment(started: &RunStarted, data: &DataArgs) -> Result<Arc<dyn Environment>, Failure> {
-    Ok(recorded::environment(started, data.of_env(&started.env))?)
+    Ok(recorded::environment_with(started, data.of_env(&started.env), search_key())?)
+}
+
+/// The key of a search service. It is handed on and never written down.
+pub(crate) fn search_key() -> Option<Secret> {
+    std::env::var("RAO_LOG_SEARCH_KEY").ok().filter(|key| !key.is_empty()).map(Secret::new)
 }
 
 impl From<RecordedError> for Failure {

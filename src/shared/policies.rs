@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted, ServedActor};
 use rao_envs::Script;
 use rao_policy::served::Served;
-use rao_policy::{Chat, Limits, LocalPolicy, Policy as _, Sampler};
+use rao_policy::{Chat, Decoder, Limits, LocalPolicy, Policy as _, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
 
@@ -24,6 +24,7 @@ const BRIEF_VOCABULARY: usize = 4096;
 pub(crate) enum Loaded {
     Scripted(Script, Arc<Chat>),
     Local(Box<LocalPolicy>, Option<PathBuf>),
+    Quantized(Box<QuantizedPolicy>, PathBuf),
     Served(Box<Served>, Facts),
 }
 
@@ -32,6 +33,7 @@ impl Loaded {
         match self {
             Loaded::Scripted(_, chat) => Arc::clone(chat),
             Loaded::Local(policy, _) => Arc::new(policy.chat().clone()),
+            Loaded::Quantized(policy, _) => Arc::new(policy.chat().clone()),
             Loaded::Served(served, _) => Arc::new(served.chat().clone()),
         }
     }
@@ -52,6 +54,7 @@ impl Loaded {
         match self {
             Loaded::Scripted(..) | Loaded::Served(..) => None,
             Loaded::Local(_, folder) => folder.as_deref(),
+            Loaded::Quantized(_, file) => Some(file),
         }
     }
 
@@ -65,43 +68,78 @@ impl Loaded {
         match self {
             Loaded::Scripted(..) => None,
             Loaded::Local(policy, _) => Some(policy.decoder().config().max_positions),
+            Loaded::Quantized(policy, _) => Some(policy.positions()),
             Loaded::Served(served, _) => served.window().map(|window| window as usize),
         }
     }
 
-    pub(crate) fn into_actor(self, config: &EngineConfig) -> Box<dyn Actor> {
+    pub(crate) fn into_actor(self, config: &EngineConfig) -> Result<Box<dyn Actor>, Failure> {
         let chat = self.chat();
-        match self {
+        let (sampler, window) = (config.sampler(), config.context);
+        Ok(match self {
             Loaded::Scripted(script, _) => Box::new(Scripted::new(script, chat)),
             Loaded::Local(policy, _) => {
-                let sampler = Sampler::whole(config.temperature, config.max_tokens);
-                Box::new(Sampled::new(policy, chat, sampler, config.context))
+                let policy = policy.with_stops(config.decoding.stops()?);
+                Box::new(Sampled::new(Box::new(policy), chat, sampler, window))
+            }
+            Loaded::Quantized(policy, _) => {
+                let policy = policy.with_stops(config.decoding.stops()?);
+                Box::new(Sampled::new(Box::new(policy), chat, sampler, window).of_kind("gguf"))
             }
             Loaded::Served(served, _) => Box::new(ServedActor::new(*served, config)),
-        }
+        })
     }
 }
 
 /// Loads a policy by name.
 pub(crate) fn load(args: &PolicyArgs) -> Result<Loaded, Failure> {
     let name = args.policy.clone().unwrap_or(PolicyName::Mini);
-    load_named(&name, args.tokenizer.as_deref(), &args.server)
+    match &args.adapter {
+        Some(adapter) => load_adapted(&name, adapter, args.limits()),
+        None => load_named(&name, args.tokenizer.as_deref(), &args.server, args.limits()),
+    }
 }
 
-fn load_named(name: &PolicyName, tokenizer: Option<&str>, server: &ServedArgs) -> Result<Loaded, Failure> {
+/// A model with an adapter. In the log it goes by the adapter's folder, which names its base model.
+fn load_adapted(name: &PolicyName, adapter: &Path, limits: Limits) -> Result<Loaded, Failure> {
+    let (decoder, chat) = match name {
+        PolicyName::Mini => {
+            let policy = rao_policy::mini()?;
+            let chat = policy.chat().clone();
+            (policy.into_decoder(), chat)
+        }
+        PolicyName::Local(folder) => (Decoder::load(folder)?, Chat::load(folder)?),
+        _ => return Err(Failure::usage("only models have adapters").help("choose --policy mini or local:PATH")),
+    };
+    let folder = adapter.canonicalize().unwrap_or_else(|_| adapter.to_owned());
+    let name = folder.file_name().map_or_else(|| "adapter".into(), |name| name.to_string_lossy().into_owned());
+    let policy = LocalPolicy::new(&name, decoder.load_adapter(adapter)?, chat, limits)?;
+    Ok(Loaded::Local(Box::new(policy), Some(folder)))
+}
+
+fn load_named(
+    name: &PolicyName,
+    tokenizer: Option<&str>,
+    server: &ServedArgs,
+    limits: Limits,
+) -> Result<Loaded, Failure> {
     let scripted = |script| Ok(Loaded::Scripted(script, Arc::new(chat(tokenizer.unwrap_or("mini"))?)));
     match name {
         PolicyName::Oracle => scripted(Script::Oracle),
         PolicyName::Noisy => scripted(Script::Noisy),
-        PolicyName::Mini | PolicyName::Local(_) if tokenizer.is_some() => {
+        PolicyName::Mini | PolicyName::Local(_) | PolicyName::Gguf(_) if tokenizer.is_some() => {
             let failure = Failure::usage("--tokenizer is for scripted policies: a model has its own tokenizer");
             Err(failure.help("leave --tokenizer out, or choose --policy oracle or noisy"))
         }
-        PolicyName::Mini => Ok(Loaded::Local(Box::new(rao_policy::mini()?), None)),
+        PolicyName::Mini => Ok(Loaded::Local(Box::new(rao_policy::mini()?.with_limits(limits)), None)),
         PolicyName::Local(folder) => {
-            let policy = LocalPolicy::load(folder, Limits::default())?;
+            let policy = LocalPolicy::load(folder, limits)?;
             let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
             Ok(Loaded::Local(Box::new(policy), Some(folder)))
+        }
+        PolicyName::Gguf(file) => {
+            let policy = QuantizedPolicy::load(file, limits)?;
+            Ok(Loaded::Quantized(Box::new(policy), file.canonicalize().unwrap_or_else(|_| file.clone())))
         }
         PolicyName::Served(address) => {
             let own = (server.server == Some(ServerName::Text)).then_some("mini");
@@ -119,6 +157,7 @@ fn chat(which: &str) -> Result<Chat, Failure> {
         "mini" => Ok(rao_policy::mini_chat()?),
         "bytes" => Ok(Chat::bytes()?),
         _ if path.is_dir() => Ok(Chat::load(path)?),
+        _ if path.extension().is_some_and(|end| end == "gguf") => Ok(Chat::from_gguf(path)?),
         _ => {
             let bytes = std::fs::read(path).map_err(|error| {
                 let failure = Failure::usage(format!("tokenizer `{which}` cannot be read: {error}"));
@@ -142,6 +181,14 @@ fn recorded_name(started: &RunStarted, host: &HostFacts) -> Result<PolicyName, F
                 Err(Failure::new(Code::Unavailable, message).help("name it with `--policy local:DIR`"))
             }
         },
+        ("gguf", name) => match open::fact(host, MODEL_FACT) {
+            Some(file) => Ok(PolicyName::Gguf(PathBuf::from(file))),
+            None => {
+                let message =
+                    format!("the run was recorded with the quantized model `{name}`, and its file is not known");
+                Err(Failure::new(Code::Unavailable, message).help("name it with `--policy gguf:FILE`"))
+            }
+        },
         (kind, _) if served::is_served(kind) => served::recorded(started, host),
         (kind, name) => {
             let message =
@@ -157,12 +204,13 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         Some(name) => name.clone(),
         None => recorded_name(started, host)?,
     };
-    let loaded = match &name {
-        PolicyName::Served(_) => {
+    let loaded = match (&name, &args.adapter) {
+        (name, Some(adapter)) => load_adapted(name, adapter, args.limits())?,
+        (PolicyName::Served(_), None) => {
             let (server, tokenizer) = served::recorded_args(host, &args.server);
-            load_named(&name, args.tokenizer.as_deref().or(tokenizer.as_deref()), &server)?
+            load_named(&name, args.tokenizer.as_deref().or(tokenizer.as_deref()), &server, args.limits())?
         }
-        name => load_named(name, args.tokenizer.as_deref(), &args.server)?,
+        (name, None) => load_named(name, args.tokenizer.as_deref(), &args.server, args.limits())?,
     };
     let tokenizer = Digest(loaded.chat().digest());
     if tokenizer != started.policy.tokenizer {

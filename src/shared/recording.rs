@@ -88,7 +88,8 @@ pub(crate) fn environment(tasks: &TaskArgs) -> Result<Arc<dyn Environment>, Fail
         }
     }
     let options = tasks.env_option.iter().fold(options, |options, (name, value)| options.with(name, value));
-    Ok(catalog::open(tasks.env.name(), &EnvSettings { data, options })?)
+    let search_key = open::search_key();
+    Ok(catalog::open(tasks.env.name(), &EnvSettings { data, options, search_key })?)
 }
 
 /// The tasks that flags choose.
@@ -156,13 +157,11 @@ pub(crate) fn engine_config(
         ancestors: defaults.shows_ancestors,
         judges: panel.map(Judges::of),
         top_p: engine.top_p.unwrap_or(1.0),
+        decoding: engine.decoding.decoding(),
     };
     config.check().map_err(Failure::usage)?;
     check_positions(&config, policy)?;
-    if config.top_p < 1.0 && !policy.is_served() {
-        let failure = Failure::usage("--top-p is for served policies: a local model samples its whole distribution");
-        return Err(failure.help("leave --top-p out"));
-    }
+    engine.decoding.check(config.top_p, policy)?;
     Ok(config)
 }
 
@@ -202,7 +201,8 @@ pub(crate) fn setup_with(
     let chosen = env.tasks(&selection)?;
     let mut host = host_facts(&selection, policy.folder());
     policy.add_facts(&mut host);
-    let actor = policy.into_actor(&config);
+    judges::add_facts(engine.judge.as_ref(), engine.child_judge.as_ref(), &mut host);
+    let actor = policy.into_actor(&config)?;
     let plan = Plan {
         env,
         tasks: chosen,
@@ -259,9 +259,9 @@ pub(crate) fn resume_setup(
         seed: started.seed,
         only: Some(started.rollouts.clone()),
         width,
-        panel: judges::recorded(&config)?,
+        panel: judges::recorded(&config, &host)?,
     };
-    let actor = loaded.into_actor(&config);
+    let actor = loaded.into_actor(&config)?;
     if actor.identity() != started.policy {
         let message = format!("run {run} was recorded with other weights than `{}` now has", started.policy.name);
         return Err(Failure::new(Code::Unavailable, message).help("name the right ones with `--policy local:DIR`"));

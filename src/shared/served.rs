@@ -80,9 +80,9 @@ pub(crate) fn address(text: &str) -> Result<PolicyName, String> {
     Address::parse(text).map(PolicyName::Served).map_err(|error| error.to_string())
 }
 
-/// The key, if the environment has one.
-pub(crate) fn key() -> Option<Key> {
-    KEYS.iter().find_map(|name| Key::new(&std::env::var(name).ok()?))
+/// The key of a server, if the environment has one.
+pub(crate) fn key_text() -> Option<String> {
+    KEYS.iter().find_map(|name| std::env::var(name).ok().filter(|text| !text.trim().is_empty()))
 }
 
 /// Connects to a server, and tells what was found there.
@@ -96,10 +96,10 @@ pub(crate) fn connect(
     let Some(chat) = chat else {
         let failure = Failure::usage("a served policy needs the tokenizer of the model that is served");
         return Err(failure.help(
-            "give its tokenizer.json, or the folder that holds it, with --tokenizer; or --server text, which needs none",
+            "give its folder, tokenizer.json or GGUF file with --tokenizer; or --server text, which needs none",
         ));
     };
-    let key = key();
+    let key = key_text().and_then(|text| Key::new(&text));
     if key.is_some() && is_open(address.as_str()) {
         note(format_args!("note: the key goes to {} without encryption", address.as_str()));
     }
@@ -124,7 +124,7 @@ pub(crate) fn connect(
         address: address.as_str().to_owned(),
         kind: served.kind().name(),
         model: args.server_model.clone(),
-        tokenizer: tokenizer.map(|which| whole_path(which)),
+        tokenizer: tokenizer.map(whole_path),
     };
     Ok((Box::new(served), facts))
 }

@@ -13,25 +13,31 @@ use serde_json::{Value, json};
 
 use super::args::PolicyName;
 use super::exit::Failure;
+use super::metrics::Recorder;
 use super::out::Out;
 use super::policies::Loaded;
 use super::{open, recording};
 
 /// A trainer whose weights come from a named model, at the optimizer's step 0.
-pub(crate) fn fresh(model: &PolicyName, settings: Settings) -> Result<Trainer, Failure> {
-    let resources = Resources::default();
+pub(crate) fn fresh(model: &PolicyName, settings: Settings, resources: Resources) -> Result<Trainer, Failure> {
     match model {
         PolicyName::Mini => {
             let policy = rao_policy::mini()?;
             let tokenizer = policy.chat().to_json().to_vec();
-            Ok(Trainer::new(policy.into_decoder(), tokenizer, settings, resources)?)
+            let mut trainer = Trainer::new(policy.into_decoder(), tokenizer, settings, resources)?;
+            trainer.set_base(rao_policy::MINI);
+            Ok(trainer)
         }
         PolicyName::Local(folder) => {
             // The loader's own message names the folder and the file that is missing.
-            if !folder.is_dir() {
+            if !folder.exists() {
                 Decoder::load(folder)?;
             }
             Ok(Trainer::fresh(folder, settings, resources)?)
+        }
+        PolicyName::Gguf(file) => {
+            let failure = Failure::usage("a quantized policy is frozen: its matrix products have no gradient");
+            Err(failure.help(format!("train it dequantized: --model local:{}", file.display())))
         }
         PolicyName::Oracle | PolicyName::Noisy => {
             let failure = Failure::usage("a scripted policy has no weights to train");
@@ -41,9 +47,24 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings) -> Result<Trainer, F
             let failure = Failure::usage(
                 "the weights of a served policy are where its server is: they cannot be trained from here",
             );
-            Err(failure.help("name the folder of the same model, with the same tokenizer.json, with --model DIR"))
+            Err(failure.help("name the folder of the same model, with the same tokenizer, with --model DIR"))
         }
     }
+}
+
+/// The weights of a named model.
+pub(crate) fn weights(model: &PolicyName) -> Result<Decoder, Failure> {
+    match model {
+        PolicyName::Mini => Ok(rao_policy::mini()?.into_decoder()),
+        PolicyName::Local(folder) => Ok(Decoder::load(folder)?),
+        _ => Err(Failure::usage("only mini and model folders have weights").help("choose mini or a model folder")),
+    }
+}
+
+/// Saves the trained model, an adapter merged into its weights, as a model folder.
+pub(crate) fn merge(trainer: &Trainer, folder: &Path) -> Result<(), Failure> {
+    trainer.decoder().merged()?.save(folder)?;
+    Ok(trainer.chat_files().write(folder)?)
 }
 
 /// Refuses to replace a folder that is not a checkpoint.
@@ -59,7 +80,7 @@ pub(crate) fn check_out(dir: &Path) -> Result<(), Failure> {
 
 /// A copy of a trainer's weights as a policy that can act.
 pub(crate) fn policy_of(trainer: &Trainer, name: &str, folder: Option<&Path>) -> Result<Loaded, Failure> {
-    let chat = Chat::from_bytes(trainer.tokenizer_json())?;
+    let chat = Chat::from_files(trainer.chat_files())?;
     let policy = LocalPolicy::new(name, trainer.decoder().snapshot()?, chat, Limits::default())?;
     Ok(Loaded::Local(Box::new(policy), folder.map(Path::to_owned)))
 }
@@ -80,6 +101,8 @@ pub(crate) struct Telling<'a> {
     /// Save after so many steps; 0 saves at the end only.
     pub(crate) save_every: u64,
     pub(crate) folder: &'a Path,
+    /// Takes the steps' figures.
+    pub(crate) recorder: &'a mut Recorder,
 }
 
 /// Lines printed of a long training.
@@ -87,6 +110,7 @@ const LINES: u64 = 20;
 
 impl Telling<'_> {
     fn step(&mut self, trainer: &Trainer, step: &StepReport, bar: &ProgressBar) -> Result<Flow, TrainError> {
+        self.recorder.add(step);
         bar.inc(1);
         bar.set_message(format!("loss {:.4}", step.loss));
         let every = self.steps.div_ceil(LINES).max(1);
@@ -95,7 +119,8 @@ impl Telling<'_> {
             bar.suspend(|| out.line(line(step)));
         }
         if self.save_every > 0 && (step.step + 1).is_multiple_of(self.save_every) {
-            trainer.save(self.folder)?;
+            let figures = self.recorder.files().map_err(|failure| TrainError::Settings(failure.to_string()))?;
+            trainer.save_with(self.folder, &figures)?;
         }
         Ok(if recording::stopped() { Flow::Stop } else { Flow::Continue })
     }
@@ -103,10 +128,12 @@ impl Telling<'_> {
 
 fn line(step: &StepReport) -> String {
     format!(
-        "step {:>4}  {} trajectories, {} tokens  loss {:.5}  ratio {:.4}  clipped {:.4}  gradient {:.4}  rate {:.2e}",
+        "step {:>4}  {} trajectories, {} tokens ({} distinct of {})  loss {:.5}  ratio {:.4}  clipped {:.4}  gradient {:.4}  rate {:.2e}",
         step.step + 1,
         step.trajectories,
         step.tokens,
+        step.model_tokens,
+        step.summed_tokens,
         step.loss,
         step.mean_ratio,
         step.clip_fraction,
@@ -126,13 +153,14 @@ pub(crate) fn train(
     let mut sink = LogSink::new(log, training);
     let bar = recording::bar(telling.steps, "steps");
     let mut first = None;
+    telling.recorder.start();
     let outcome = trainer.train(&**log, runs, &mut sink, &mut |trainer, step| {
         first.get_or_insert_with(|| step.clone());
         telling.step(trainer, step, &bar)
     });
     bar.finish_and_clear();
     let report = outcome?;
-    trainer.save(telling.folder)?;
+    trainer.save_with(telling.folder, &telling.recorder.files()?)?;
     Ok(Trained { training, first, report })
 }
 
@@ -143,7 +171,12 @@ pub(crate) fn step_json(step: &StepReport) -> Value {
         "version": step.version,
         "trajectories": step.trajectories,
         "tokens": step.tokens,
+        "model_tokens": step.model_tokens,
+        "summed_tokens": step.summed_tokens,
+        "micro_batches": step.micro_batches,
         "loss": step.loss,
+        "entropy": step.entropy,
+        "kl": step.kl,
         "mean_ratio": step.mean_ratio,
         "clip_fraction": step.clip_fraction,
         "equal": step.equal,
@@ -164,6 +197,9 @@ pub(crate) fn to_json(trained: &Trained, folder: &Path) -> Value {
         "first": trained.first.as_ref().map(step_json),
         "last": trained.report.last.as_ref().map(step_json),
         "weights": trained.report.weights.to_string(),
+        "lanes": trained.report.lanes.lanes,
+        "checkpoints": trained.report.lanes.checkpoints,
+        "peak_bytes": super::memory::peak(),
         "checkpoint": folder.display().to_string(),
     })
 }

@@ -17,4 +17,9 @@ fn main() {
     let archives = dir.with_file_name("archive-v1");
     std::fs::create_dir_all(&archives).unwrap();
     common::write_golden_archives(&archives);
+    let texts = common::golden_texts_dir();
+    if texts.exists() {
+        std::fs::remove_dir_all(&texts).unwrap();
+    }
+    common::write_golden_texts(&texts);
 }

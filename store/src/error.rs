@@ -318,6 +318,9 @@ impl LogError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 "free some space and try again: everything acknowledged is kept"
             }
+            io::ErrorKind::FileTooLarge => {
+                "raise the limit on file sizes (`ulimit -f`) and try again: everything acknowledged is kept"
+            }
             io::ErrorKind::PermissionDenied => "check the permissions of the directory",
             io::ErrorKind::NotFound => "check that the directory was not moved or removed",
             _ => "check the disk and the directory's permissions",

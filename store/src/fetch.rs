@@ -44,7 +44,10 @@ impl<'a> Slots<'a> {
         let reason = match (to - seq.0, known) {
             (1, Some(finding)) => finding.detail.clone(),
             (1, None) => "the event is damaged or missing".to_owned(),
-            (count, _) => format!("{count} events from here on are damaged or missing"),
+            (count, Some(finding)) => {
+                format!("{count} events from here on are damaged or missing; of the first: {}", finding.detail)
+            }
+            (count, None) => format!("{count} events from here on are damaged or missing"),
         };
         LogError::Damaged { stream, seq, place, reason }
     }
@@ -147,13 +150,17 @@ impl Iterator for Frames<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
+                if frame.as_ref().is_ok_and(|frame| !self.filter.admits_frame(frame)) {
+                    continue;
+                }
                 return Some(frame);
             }
             match self.slots.next()? {
                 Err(error) => return Some(Err(error)),
                 Ok(slot) if !self.filter.admits(slot.entry.kind) => {}
                 Ok(Slot { entry, frame: Some(bytes) }) => {
-                    return Some(self.source.check(self.stream, &entry, bytes.to_vec(), "the ordered store"));
+                    let frame = self.source.check(self.stream, &entry, bytes.to_vec(), "the ordered store");
+                    self.ready.push_back(frame);
                 }
                 Ok(Slot { entry, frame: None }) => self.read(entry),
             }

@@ -11,7 +11,10 @@ use crate::id::{Address, RunId, Seq, Stream};
 use crate::manifest::Manifest;
 use crate::reader::Reader;
 use crate::report::OpenReport;
-use crate::source::{EventSource, Filter};
+use crate::source::{EventSource, Filter, Header, HeaderIter};
+
+/// What a scan of a reader gives.
+type Items<'a, T> = Box<dyn Iterator<Item = Result<T, LogError>> + Send + 'a>;
 
 /// Which events a [`Follower`] gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,26 @@ impl Follower {
         &mut self,
         give: &mut dyn FnMut(Result<Event, LogError>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, LogError> {
+        self.poll_by(|reader, stream, from, filter| reader.events(stream, from, filter), |event| event.seq, give)
+    }
+
+    /// The same for headers alone: no body is read, so a filter by node has no effect.
+    ///
+    /// # Errors
+    /// As [`Reader::refresh`]. What was given stays given.
+    pub fn poll_headers(
+        &mut self,
+        give: &mut dyn FnMut(Result<Header, LogError>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, LogError> {
+        self.poll_by(wanted_headers, |header| header.seq, give)
+    }
+
+    fn poll_by<T>(
+        &mut self,
+        scan: impl for<'r> Fn(&'r Reader, Stream, Seq, &Filter) -> Items<'r, T>,
+        seq: impl Fn(&T) -> Seq,
+        give: &mut dyn FnMut(Result<T, LogError>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, LogError> {
         self.refresh()?;
         for stream in self.streams() {
             let next = self.next.get(&stream).copied().unwrap_or(Seq(0));
@@ -74,16 +97,16 @@ impl Follower {
             if next.0 >= count {
                 continue;
             }
-            for event in self.reader.events(stream, next, &self.filter) {
-                let behind = match &event {
-                    Ok(event) => Some(event.seq),
+            for item in scan(&self.reader, stream, next, &self.filter) {
+                let behind = match &item {
+                    Ok(item) => Some(seq(item)),
                     Err(LogError::Damaged { seq, .. }) => Some(*seq),
                     Err(_) => None,
                 };
                 if let Some(seq) = behind {
                     self.next.insert(stream, Seq(seq.0 + 1));
                 }
-                if give(event).is_break() {
+                if give(item).is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
@@ -114,7 +137,7 @@ impl Follower {
         let moved = match Manifest::read(&RealFiles, &self.dir)? {
             Some(Ok(manifest)) => {
                 manifest.sealed.iter().any(|entry| !known.entries.contains(entry))
-                    || manifest.dropped.iter().any(|dropped| !known.dropped(dropped.run))
+                    || manifest.dropped.iter().any(|dropped| !known.knows_dropped(dropped.run))
             }
             _ => false,
         };
@@ -125,4 +148,12 @@ impl Follower {
         }
         Ok(())
     }
+}
+
+/// The headers of a stream that the filter admits by their kind.
+fn wanted_headers<'r>(reader: &'r Reader, stream: Stream, from: Seq, filter: &Filter) -> HeaderIter<'r> {
+    let filter = filter.clone();
+    let is_wanted =
+        move |header: &Result<Header, LogError>| header.as_ref().map_or(true, |header| filter.admits(header.kind));
+    Box::new(reader.headers(stream, from).filter(is_wanted))
 }

@@ -137,6 +137,11 @@ impl NodePath {
         Depth(u32::try_from(self.0.len().saturating_sub(1)).unwrap_or(u32::MAX))
     }
 
+    /// The path with these ordinals, as a stored body has it.
+    pub(crate) fn from_ordinals(ordinals: Vec<u32>) -> Self {
+        NodePath(ordinals)
+    }
+
     /// The spawn ordinals, the root's 0 first.
     #[must_use]
     pub fn ordinals(&self) -> &[u32] {

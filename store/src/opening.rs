@@ -22,6 +22,30 @@ use crate::sweep::{self, Sweep};
 /// Events carried into the ordered store at a time when it is rebuilt.
 const REBUILD_EVENTS: usize = 4096;
 
+/// Makes the log's directory and its journal folder where they are missing, durably: a name is durable once the directory
+/// that it stands in is synced, and so on up to the first one that was there before.
+pub(crate) fn make_folders(files: &dyn Files, dir: &Path) -> Result<(), LogError> {
+    let parent = |path: &Path| {
+        path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent }.to_owned())
+    };
+    let missing = |path: &Path| matches!(files.list(path), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    let mut to_sync = vec![dir.to_owned()];
+    let mut at = dir.to_owned();
+    while missing(&at)
+        && let Some(above) = parent(&at)
+    {
+        to_sync.push(above.clone());
+        at = above;
+    }
+    files
+        .create_dir(&dir.join(journal::FOLDER))
+        .map_err(|error| LogError::io("make the log's directory", dir, error))?;
+    for folder in to_sync {
+        files.sync_dir(&folder).map_err(|error| LogError::io("sync the log's directory", &folder, error))?;
+    }
+    Ok(())
+}
+
 /// A journal from which everything is gone that the manifest says is gone.
 pub(crate) struct Cleared {
     pub(crate) journal: Journal,

@@ -448,6 +448,11 @@ impl Scan {
             self.unlinked.insert(key);
             return;
         }
+        if self.unlinked.contains(&key) && head.count == counted.count {
+            // Its last event is lost and told of; what was behind it is known from here alone.
+            self.heads.insert(key, counted);
+            return;
+        }
         if damaged && head.count == counted.count {
             // The content chain cannot be computed over a hole.
             self.heads.insert(key, Head { content: counted.content, ..head });

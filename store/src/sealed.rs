@@ -159,6 +159,11 @@ impl Sealed {
         self.dropped.iter().any(|dropped| dropped.run == run)
     }
 
+    /// Whether it is known that the run was dropped, though an archive of it may have been put there since.
+    pub(crate) fn knows_dropped(&self, run: RunId) -> bool {
+        self.dropped(run) || self.archives.contains_key(&run)
+    }
+
     /// Every archive that is readable, in the order of runs.
     pub(crate) fn archives(&self) -> impl Iterator<Item = &Arc<ArchiveReader>> {
         self.archives.values()

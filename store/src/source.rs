@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::LogError;
-use crate::event::{Body, BodyError, Event, Kind};
+use crate::event::{Body, BodyError, Event, Kind, node_of};
 use crate::frame::Frame;
-use crate::id::{Address, Digest, RunId, Seq, Stream};
+use crate::id::{Address, Digest, NodePath, RunId, Seq, Stream};
 use crate::report::Finding;
 
 /// Headers in order of their sequence numbers.
@@ -48,11 +48,15 @@ pub struct Header {
     pub body_len: u32,
 }
 
-/// Which events a scan wants. Events of other kinds are neither read from the disk nor decoded.
+/// Which events a scan wants. Events of other kinds are neither read from the disk nor decoded, those of other nodes are
+/// not decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Filter {
     /// The kinds wanted; `None` wants all of them.
     pub kinds: Option<BTreeSet<Kind>>,
+    /// The node whose events are wanted; `None` wants those of all nodes and those of none.
+    pub node: Option<NodePath>,
 }
 
 impl Filter {
@@ -65,7 +69,21 @@ impl Filter {
     /// Events of these kinds only.
     #[must_use]
     pub fn kinds(kinds: impl IntoIterator<Item = Kind>) -> Self {
-        Filter { kinds: Some(kinds.into_iter().collect()) }
+        Filter { kinds: Some(kinds.into_iter().collect()), node: None }
+    }
+
+    /// Of these, only the events of one node.
+    #[must_use]
+    pub fn of_node(mut self, node: NodePath) -> Self {
+        self.node = Some(node);
+        self
+    }
+
+    /// Whether the scan wants this event, whose kind it admits.
+    pub(crate) fn admits_frame(&self, frame: &Frame) -> bool {
+        let Some(wanted) = &self.node else { return true };
+        let node = frame.kind().ok().and_then(|kind| node_of(kind, frame.layout(), frame.body()));
+        node.as_ref() == Some(wanted)
     }
 
     /// Whether the scan wants events of `kind`.
@@ -75,7 +93,7 @@ impl Filter {
     }
 }
 
-/// A place that holds events: a log open for writing, a read-only view of one, later a sealed archive.
+/// A place that holds events: a log open for writing, a read-only view of one, a sealed archive.
 ///
 /// Scans hold a bounded number of events in memory whatever the stream's length. They give what was acknowledged when
 /// they began; whether they also give what came later is not promised. Every read checks the event's checksum, its
@@ -95,7 +113,7 @@ pub trait EventSource: Send + Sync {
     /// this is empty or holds only torn tails.
     fn findings(&self) -> Vec<Finding>;
 
-    /// Headers from position `from` on.
+    /// Headers from position `from` on. No body is read.
     fn headers(&self, stream: Stream, from: Seq) -> HeaderIter<'_>;
 
     /// Events from position `from` on as frames: checked, but not decoded.

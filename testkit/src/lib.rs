@@ -49,6 +49,7 @@ pub fn config() -> EngineConfig {
         ancestors: false,
         judges: None,
         top_p: 1.0,
+        decoding: rao_engine::Decoding::default(),
     }
 }
 
@@ -126,8 +127,7 @@ pub fn sampled(seed: u64) -> Box<dyn Actor> {
 pub fn mini(config: &EngineConfig) -> Box<dyn Actor> {
     let policy = rao_policy::mini().unwrap();
     let chat = Arc::new(policy.chat().clone());
-    let sampler = Sampler::whole(config.temperature, config.max_tokens);
-    Box::new(Sampled::new(Box::new(policy), chat, sampler, config.context))
+    Box::new(Sampled::new(Box::new(policy), chat, config.sampler(), config.context))
 }
 
 /// Records [`RUN`] from its manifest to its end.

@@ -73,7 +73,11 @@ impl Place {
 
     /// Makes a small untrained model in the folder `model`, with a tokenizer from the latest run.
     pub(crate) fn init_model(&self) {
-        let shape = ["--hidden", "16", "--layers", "1", "--heads", "2", "--kv-heads", "1", "--ffn", "32"];
+        self.init_layers("1");
+    }
+
+    pub(crate) fn init_layers(&self, layers: &str) {
+        let shape = ["--hidden", "16", "--layers", layers, "--heads", "2", "--kv-heads", "1", "--ffn", "32"];
         let mut flags = vec!["init", "model", "--from", "latest", "--vocab", "320"];
         flags.extend(shape);
         self.out(&flags);

@@ -31,7 +31,7 @@ fn refused_values_are_refused_before_the_log_is_touched() {
     for (flags, said) in [
         (&["--preset", "tinny"][..], "tinny"),
         (&["--max-steps", "0"], "max-steps"),
-        (&["--policy", "human"], "oracle, noisy, mini or local:DIR"),
+        (&["--policy", "human"], "local:PATH, gguf:FILE or openai:URL"),
         (&["--only", "99"], "numbered from 0"),
         (&["--data", "nowhere", "--preset", "easy"], "nowhere"),
         (&["--tasks", "0"], "at least 1"),

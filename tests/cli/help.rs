@@ -8,7 +8,7 @@ fn help_of_every_command() {
     insta::assert_snapshot!("help", place.out(&["--help"]));
     for command in [
         "demo", "record", "replay", "fork", "train", "eval", "diff", "show", "list", "verify", "test", "init", "seal",
-        "export", "import", "tail", "schema", "doctor",
+        "export", "import", "prune", "tail", "schema", "doctor",
     ] {
         insta::assert_snapshot!(format!("help_{command}"), place.out(&[command, "--help"]));
     }

@@ -7,15 +7,25 @@ mod common;
 mod compare;
 mod cpython;
 mod damage;
+mod decoding;
+mod deepdive;
 mod doctor;
+mod durability;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/fake.rs"]
 mod fake;
+mod following;
 mod forks;
+mod guide;
 mod help;
+mod llm_judge;
+mod mail;
+mod minecraft;
 mod mini;
 mod official;
+mod oolong;
+mod prune;
 mod record_and_read;
 mod regression;
 mod schema;
@@ -24,4 +34,5 @@ mod served;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/server.rs"]
 mod server;
+mod trainer;
 mod training;

@@ -13,19 +13,33 @@ use crate::server::{Reply, Request, Server};
 
 const SECRET: &str = "sk-never-to-be-seen";
 
-/// What the "model" does next: it looks, sends a child to look, and finishes.
-fn next(like: Like, request: &Request) -> &'static str {
-    const LAUNCH: &str = "<python>print(await launch_subagent({'o0_i5': 1}))</python>";
-    let cells = match like {
-        Like::Chat => request.body["messages"].as_array().unwrap().iter().filter(|m| m["role"] == "assistant").count(),
-        Like::Sglang => turns(&request.body["input_ids"]),
-        _ => turns(&request.body["prompt"]),
+/// What the "model" does next: it looks, sends a child to make the same, and finishes.
+fn next(like: Like, request: &Request) -> String {
+    let (cells, prompt) = match like {
+        Like::Chat => {
+            let messages = request.body["messages"].as_array().unwrap();
+            let own = messages.iter().filter(|message| message["role"] == "assistant").count();
+            (own, messages[1]["content"].as_str().unwrap().to_owned())
+        }
+        Like::Sglang => (turns(&request.body["input_ids"]), decoded(&request.body["input_ids"])),
+        _ => (turns(&request.body["prompt"]), decoded(&request.body["prompt"])),
     };
     match cells {
-        0 => "<thought>Look.</thought>\n<python>print(view_inventory())</python>",
-        1 => LAUNCH,
-        _ => "<python>finish('done')</python>",
+        0 => "<thought>Look.</thought>\n<python>print(view_inventory())</python>".to_owned(),
+        1 => {
+            // `Craft the following items: 2x o2_i2_12`, in whatever tokens.
+            let item = prompt.split("items: ").nth(1).and_then(|rest| rest.split("x ").nth(1)).unwrap_or("o0_i5");
+            let name: String = item.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            format!("<python>print(await launch_subagent({{'{name}': 1}}))</python>")
+        }
+        _ => "<python>finish('done')</python>".to_owned(),
     }
+}
+
+/// The text of single-byte tokens; others are left out.
+fn decoded(ids: &Value) -> String {
+    let bytes = ids.as_array().unwrap().iter().filter_map(|id| u8::try_from(id.as_u64()?.checked_sub(3)?).ok());
+    String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
 }
 
 /// Turns that the assistant has ended: one control token opens each turn, and three turns are open before its first.
@@ -38,7 +52,7 @@ fn server(like: Like) -> Server {
     Server::start(move |request, _| {
         let checks_key = request.headers.iter().any(|line| line.contains(SECRET));
         about(like, request).unwrap_or_else(|| match checks_key {
-            true => honest(like, request, next(like, request)),
+            true => honest(like, request, &next(like, request)),
             false => Reply::Status(401, json!({ "error": { "message": "no key" } }).to_string()),
         })
     })
@@ -133,7 +147,9 @@ fn the_numbers_of_a_server_are_the_behaviour_policy_of_a_training() {
     let silent = Server::start(move |request, _| match request.path.as_str() {
         // The tokenizer of `mini` begins with the same 259 entries as `bytes`, but writes texts otherwise.
         "/tokenize" => Reply::Status(404, String::new()),
-        _ => about(Like::Sglang, request).unwrap_or_else(|| honest(Like::Sglang, request, next(Like::Sglang, request))),
+        _ => {
+            about(Like::Sglang, request).unwrap_or_else(|| honest(Like::Sglang, request, &next(Like::Sglang, request)))
+        }
     });
     let error = String::from_utf8_lossy(&record(&place, &server, &["--tokenizer", "mini"]).stderr).into_owned();
     assert!(error.contains("the server's tokenizer is not the one given"), "{error}");
@@ -161,7 +177,7 @@ fn a_run_goes_on_after_its_server_failed() {
             about(Like::Vllm, request).unwrap_or_else(|| {
                 let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
                 match before {
-                    Ok(_) => honest(Like::Vllm, request, next(Like::Vllm, request)),
+                    Ok(_) => honest(Like::Vllm, request, &next(Like::Vllm, request)),
                     Err(_) => Reply::Status(500, json!({ "error": { "message": "out of memory" } }).to_string()),
                 }
             })

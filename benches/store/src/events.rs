@@ -80,7 +80,7 @@ impl Events {
                 tokens,
                 logprobs,
                 logprob_kind: LogProbKind::Model,
-                sampler: SamplerSettings { temperature: 1.0, max_tokens: 512 },
+                sampler: SamplerSettings::whole(1.0, 512),
                 stop: StopReason::CellEnd,
                 policy_version: PolicyVersion(1),
             }

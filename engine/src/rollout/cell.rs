@@ -1,6 +1,6 @@
 //! Running cells: from an action to the end of its cell, with the calls in between.
 
-use rao_envs::{Args, ToolResult, Value};
+use rao_envs::{Args, Text, ToolResult, Value};
 use rao_store::NodePath;
 use rao_store::event::{CallAnswered, CallIssued, CellFinished, CellStarted, LimitKind, Outcome, StopReason};
 
@@ -101,13 +101,14 @@ impl Rollout {
         if !self.sessions.contains_key(path) {
             let repl = self.open_repl(path)?;
             self.sessions.insert(path.clone(), Session { repl, stand_in: None, progress: None });
-            let node = self.node(path)?.clone();
+            let (node, whole) = (self.node(path)?.clone(), self.whole(path)?);
             let session = self.sessions.get_mut(path);
             let Some(session) = session else {
                 return Err(EngineError::Internal(format!("node {path} has no interpreter")));
             };
-            session::rebuild_finished(&mut *session.repl, &node)?;
+            session::rebuild_finished(&mut *session.repl, &node, &whole)?;
         }
+        let whole = self.whole(path)?;
         let node = self.tree.node(path).ok_or_else(|| EngineError::Internal(format!("node {path} does not exist")))?;
         let Some(session) = self.sessions.get_mut(path) else {
             return Err(EngineError::Internal(format!("node {path} has no interpreter")));
@@ -117,7 +118,15 @@ impl Rollout {
         }
         session.stand_in = self.parts.outside.stand_in(path, step);
         let repl = session.stand_in.as_mut().unwrap_or(&mut session.repl);
-        session::rerun_current(&mut **repl, node)
+        session::rerun_current(&mut **repl, node, &whole)
+    }
+
+    /// The text that a node's launches are written against: what its interpreter holds.
+    fn whole(&self, path: &NodePath) -> Result<Text, EngineError> {
+        match self.parts.outside.context_variable() {
+            Some(_) => Ok(self.node(path)?.context_text.clone()),
+            None => Ok(Text::default()),
+        }
     }
 
     pub(super) fn open_repl(&self, path: &NodePath) -> Result<Box<dyn Repl>, EngineError> {
@@ -141,7 +150,7 @@ impl Rollout {
     pub(super) fn call(&mut self, path: &NodePath, step: u32, call: &Call) -> Result<Option<Reply>, EngineError> {
         let known = self.node(path)?.last_step().map_or(0, |s| s.calls.len());
         if known <= call.call as usize {
-            let args = call.args.to_json_text();
+            let args = answer::args_text(&call.name, &call.args, &self.whole(path)?);
             let (node, name) = (path.clone(), call.name.clone());
             self.emit(CallIssued { node, step, call: call.call, name, args }.into())?;
         }

@@ -1,7 +1,7 @@
 //! The ends of steps, of nodes and of the rollout.
 
 use rao_envs::judge::{Ruling, proxy};
-use rao_envs::{Act, Ending, Judgement};
+use rao_envs::{Act, Ending, Judgement, Value};
 use rao_store::event::{NodeFinished, Outcome, RewardAssigned, Role, RolloutFinished, Verdict};
 use rao_store::{Depth, Digest, NodePath};
 use serde_json::json;
@@ -17,8 +17,8 @@ use crate::tree::{Node, Step};
 impl Rollout {
     /// Ends a node's step: cancels what it left running, then ends the node or appends the observation.
     pub(super) fn conclude(&mut self, path: &NodePath) -> Result<(), EngineError> {
-        let running =
-            self.active_nodes().rev().find(|n| n.path != *path && n.path.is_within(path)).map(|n| n.path.clone());
+        let is_left = |n: &&Node| n.outcome.is_none() && n.path != *path && n.path.is_within(path);
+        let running = self.active_nodes().rev().find(is_left).map(|n| n.path.clone());
         if let Some(running) = running {
             return self.end(&running, Outcome::Cancelled);
         }
@@ -83,11 +83,8 @@ impl Rollout {
             let judgement = Judgement { score, source: "root".into(), evidence: json!({ "root": score }) };
             return self.give_verdict(path, judgement, Some(proxy().to_json()));
         }
-        let node = self.node(path)?;
-        let value = node.finish.as_deref().map(|json| answer::value(path, json)).transpose()?;
-        let history: Vec<Act> = node.steps.iter().map(act).collect();
-        let error = node.outcome.filter(|outcome| *outcome != Outcome::Finished).map(protocol::unfinished);
-        match self.parts.outside.verify(path, &Ending { value: value.as_ref(), history: &history, error })? {
+        let ended = Ended::of(self.node(path)?)?;
+        match self.parts.outside.verify(path, &ended.as_ending())? {
             Ruling::Given { judgement, judge } => self.give_verdict(path, judgement, judge),
             Ruling::AsRoot if *path == NodePath::root() => {
                 Err(EngineError::Internal("the root's success cannot be its own measure".into()))
@@ -132,6 +129,34 @@ impl Rollout {
         let nodes = length(self.tree.len())?;
         let success = self.tree.root().and_then(Node::success).unwrap_or(0.0);
         self.emit(RolloutFinished { nodes, steps, tokens, max_depth, success }.into())
+    }
+}
+
+/// How a node ended: what its judge is shown of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    value: Option<Value>,
+    history: Vec<Act>,
+    error: Option<&'static str>,
+}
+
+impl Ended {
+    /// Of a node that ended.
+    ///
+    /// # Errors
+    /// When the stored value cannot be read.
+    pub fn of(node: &Node) -> Result<Self, EngineError> {
+        Ok(Ended {
+            value: node.finish.as_deref().map(|json| answer::value(&node.path, json)).transpose()?,
+            history: node.steps.iter().map(act).collect(),
+            error: node.outcome.filter(|outcome| *outcome != Outcome::Finished).map(protocol::unfinished),
+        })
+    }
+
+    /// For the environment and its judges.
+    #[must_use]
+    pub fn as_ending(&self) -> Ending<'_> {
+        Ending { value: self.value.as_ref(), history: &self.history, error: self.error }
     }
 }
 

@@ -29,7 +29,7 @@ use crate::sink::Sink;
 use crate::tree::{Node, Tree};
 
 pub use detached::{CallKey, DetachedCall};
-pub use ending::reward;
+pub use ending::{Ended, reward};
 
 /// The function that delegates.
 pub const LAUNCH: &str = "launch_subagent";

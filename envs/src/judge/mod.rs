@@ -6,6 +6,7 @@
 //! another identity.
 
 mod exact;
+mod llm;
 mod normal;
 mod panel;
 mod recorded;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 pub use exact::{Exact, F1};
+pub use llm::{Llm, LlmError, LlmSettings, Secret, Warn};
 pub use normal::{f1, normalize, same_answer};
 pub use panel::{Panel, Ruling, Seat, proxy};
 pub use recorded::Recorded;

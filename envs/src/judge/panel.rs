@@ -77,6 +77,30 @@ impl Panel {
         (self.root.identity(), child)
     }
 
+    /// Takes verdicts that were given before, so that their questions are not asked again. Those whose evidence names no
+    /// identity are passed over.
+    pub fn remember(&self, verdicts: impl IntoIterator<Item = Judgement>) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        for verdict in verdicts {
+            let key = verdict.evidence.get("identity").and_then(|key| key.as_str()).map(str::to_owned);
+            if let Some(key) = key {
+                said.entry(key).or_insert(verdict);
+            }
+        }
+    }
+
+    /// Whether a question has its verdict already.
+    #[must_use]
+    pub fn knows(&self, question: &Question) -> bool {
+        let identity = match (question.role, &self.child) {
+            (Role::Root, _) => self.root.identity(),
+            (Role::Child, Seat::Judge(judge)) => judge.identity(),
+            (Role::Child, Seat::Root) => return false,
+        };
+        let key = identity.verdict_digest(question);
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
+    }
+
     /// The verdict on a node, or who will give it.
     ///
     /// # Errors

@@ -256,7 +256,7 @@ fn read_names(items: &Value) -> Result<Vec<&str>, String> {
 
 /// Matches arguments to parameters as Python does, the first `required` having no default. Errors are the texts of
 /// Python's own `TypeError`s.
-fn bind<'a, const N: usize>(
+pub(crate) fn bind<'a, const N: usize>(
     function: &str,
     names: &[&str; N],
     required: usize,

@@ -7,6 +7,7 @@
 mod episode;
 mod generate;
 mod loader;
+mod minecraft;
 mod noisy;
 mod oracle;
 mod prompt;
@@ -23,8 +24,10 @@ use serde::Deserialize as _;
 use serde_json::{Value as Json, json};
 
 pub use episode::CraftEpisode;
+pub(crate) use episode::bind;
 pub use generate::{DOMAINS, GenConfig, Naming};
 pub use loader::{GoldStep, Official, OfficialTask};
+pub use minecraft::{MINECRAFT_PRESETS, Minecraft};
 pub use noisy::{MISTAKE_RATE, MISTAKES, Mistake};
 pub use oracle::Move;
 pub use recipes::{Item, ItemId, PlanStep, Recipe, RecipeDb, RecipeError, Shortage, Stock};
@@ -82,6 +85,7 @@ pub struct TextCraftConfig {
 pub struct TextCraft {
     config: TextCraftConfig,
     official: Option<Official>,
+    minecraft: Option<Minecraft>,
     shared: OnceLock<Arc<RecipeDb>>,
 }
 
@@ -95,8 +99,10 @@ impl TextCraft {
             let reason = "the oracle must be allowed at least 1 craft".to_owned();
             return Err(EnvError::Setting { name: "oracle_batch", reason });
         }
-        let official = config.data.as_deref().map(Official::load).transpose()?;
-        Ok(Self { config, official, shared: OnceLock::new() })
+        let minecraft = config.data.as_deref().and_then(Minecraft::folder);
+        let minecraft = minecraft.map(|folder| Minecraft::load(&folder)).transpose()?;
+        let official = config.data.as_deref().filter(|_| minecraft.is_none()).map(Official::load).transpose()?;
+        Ok(Self { config, official, minecraft, shared: OnceLock::new() })
     }
 
     /// The environment that the command line describes.
@@ -127,7 +133,11 @@ impl TextCraft {
     pub fn open_world(&self, task: &Task) -> Result<CraftEpisode, EnvError> {
         let bad = |reason: String| EnvError::BadTask { id: task.id.clone(), reason };
         let body = Body::from_json(&task.body).map_err(bad)?;
-        let db = self.world(&body.world).map_err(|error| bad(error.to_string()))?;
+        let mut db = self.world(&body.world).map_err(|error| bad(error.to_string()))?;
+        if !body.choices.is_empty() {
+            let choices = minecraft::read_choices(&db, &body.choices).map_err(bad)?;
+            db = Arc::new(db.with_choices(&choices));
+        }
         let targets = body.targets(&db).map_err(bad)?;
         let stock = body.stock(&db).map_err(bad)?;
         Ok(CraftEpisode::new(
@@ -144,12 +154,17 @@ impl TextCraft {
         self.config.oracle_batch.unwrap_or(default) as usize
     }
 
+    /// The recipes of a data folder.
+    fn loaded(&self) -> Option<&Arc<RecipeDb>> {
+        self.official.as_ref().map(|official| &official.db).or(self.minecraft.as_ref().map(|minecraft| &minecraft.db))
+    }
+
     fn world(&self, world: &WorldRef) -> Result<Arc<RecipeDb>, EnvError> {
         match world {
             WorldRef::Generate(config) if *config == GenConfig::official(SHARED_SEED) => self.shared_world(),
             WorldRef::Generate(config) => RecipeDb::generate(config).map(Arc::new),
-            WorldRef::Data(digest) => match &self.official {
-                Some(official) if official.db.digest() == digest => Ok(Arc::clone(&official.db)),
+            WorldRef::Data(digest) => match self.loaded() {
+                Some(db) if db.digest() == digest => Ok(Arc::clone(db)),
                 Some(_) => Err(EnvError::Setting {
                     name: "data",
                     reason: format!(
@@ -180,12 +195,13 @@ impl Environment for TextCraft {
     }
 
     fn config(&self) -> Json {
-        let world = match &self.official {
-            Some(official) => json!({ "data": official.db.digest(), "tasks": official.digest() }),
-            None => json!({ "generate": GenConfig::official(SHARED_SEED) }),
+        let world = match (&self.official, &self.minecraft) {
+            (Some(official), _) => json!({ "data": official.db.digest(), "tasks": official.digest() }),
+            (None, Some(minecraft)) => json!({ "data": minecraft.db.digest(), "minecraft": minecraft.left_out }),
+            (None, None) => json!({ "generate": GenConfig::official(SHARED_SEED) }),
         };
-        let recipes = match &self.official {
-            Some(official) => Some(official.db.digest().to_owned()),
+        let recipes = match self.loaded() {
+            Some(db) => Some(db.digest().to_owned()),
             None => self.shared_world().ok().map(|db| db.digest().to_owned()),
         };
         json!({
@@ -209,7 +225,7 @@ impl Environment for TextCraft {
     }
 
     fn default_preset(&self) -> &'static str {
-        tasks::TINY
+        if self.minecraft.is_some() { "easy" } else { tasks::TINY }
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Vec<Task>, EnvError> {

@@ -83,9 +83,11 @@ pub enum RecipeError {
 /// All items and recipes of one world. Nothing changes after it was made.
 #[derive(Debug)]
 pub struct RecipeDb {
-    items: Vec<Item>,
-    by_name: BTreeMap<Arc<str>, ItemId>,
+    items: Arc<Vec<Item>>,
+    by_name: Arc<BTreeMap<Arc<str>, ItemId>>,
     digest: String,
+    /// The recipe that plans use, of items for which it is not the first.
+    choices: BTreeMap<ItemId, usize>,
 }
 
 /// A named item on its way into a [`RecipeDb`].
@@ -135,10 +137,19 @@ impl RecipeDb {
             }
         }
         let items = drafts.iter().map(|draft| resolve(draft, &by_name)).collect::<Result<Vec<_>, _>>()?;
-        let mut db = Self { items, by_name, digest: String::new() };
-        db.measure_depths()?;
-        db.digest = db.compute_digest();
-        Ok(db)
+        let items = Arc::new(measure_depths(items)?);
+        let digest = compute_digest(&items);
+        Ok(Self { items, by_name: Arc::new(by_name), digest, choices: BTreeMap::new() })
+    }
+
+    /// The same book, with other recipes for plans to use than the first of an item.
+    pub(crate) fn with_choices(&self, choices: &BTreeMap<ItemId, usize>) -> Self {
+        Self {
+            items: Arc::clone(&self.items),
+            by_name: Arc::clone(&self.by_name),
+            digest: self.digest.clone(),
+            choices: choices.clone(),
+        }
     }
 
     /// The item of this name.
@@ -161,9 +172,9 @@ impl RecipeDb {
         self.item(id).recipes.is_empty()
     }
 
-    /// The recipe that plans use: the first.
+    /// The recipe that plans use: the first, unless the task has settled on another.
     pub fn recipe(&self, id: ItemId) -> Option<&Recipe> {
-        self.item(id).recipes.first()
+        self.item(id).recipes.get(self.choices.get(&id).copied().unwrap_or(0))
     }
 
     /// All items: base items first, then by tier.
@@ -279,51 +290,52 @@ impl RecipeDb {
         needs.retain(|_, count| *count > 0);
         needs
     }
+}
 
-    fn measure_depths(&mut self) -> Result<(), RecipeError> {
-        let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); self.items.len()];
-        let mut open: Vec<usize> = vec![0; self.items.len()];
-        for (index, item) in self.items.iter().enumerate() {
-            for (part, _) in item.recipes.iter().flat_map(|recipe| &recipe.ingredients) {
-                consumers[part.0].push(index);
-                open[index] += 1;
-            }
+/// Fills in the longest chains of crafts.
+fn measure_depths(mut items: Vec<Item>) -> Result<Vec<Item>, RecipeError> {
+    let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); items.len()];
+    let mut open: Vec<usize> = vec![0; items.len()];
+    for (index, item) in items.iter().enumerate() {
+        for (part, _) in item.recipes.iter().flat_map(|recipe| &recipe.ingredients) {
+            consumers[part.0].push(index);
+            open[index] += 1;
         }
-        let mut ready: Vec<usize> = (0..self.items.len()).filter(|&index| open[index] == 0).collect();
-        let mut done = 0;
-        while let Some(index) = ready.pop() {
-            done += 1;
-            let depth = self.items[index].true_depth + 1;
-            for &consumer in &consumers[index] {
-                let item = &mut self.items[consumer];
-                item.true_depth = item.true_depth.max(depth);
-                open[consumer] -= 1;
-                if open[consumer] == 0 {
-                    ready.push(consumer);
-                }
-            }
-        }
-        if done == self.items.len() {
-            return Ok(());
-        }
-        let stuck = open.iter().position(|&count| count > 0).map(|index| self.items[index].name.to_string());
-        Err(RecipeError::Cycle(stuck.unwrap_or_default()))
     }
+    let mut ready: Vec<usize> = (0..items.len()).filter(|&index| open[index] == 0).collect();
+    let mut done = 0;
+    while let Some(index) = ready.pop() {
+        done += 1;
+        let depth = items[index].true_depth + 1;
+        for &consumer in &consumers[index] {
+            let item = &mut items[consumer];
+            item.true_depth = item.true_depth.max(depth);
+            open[consumer] -= 1;
+            if open[consumer] == 0 {
+                ready.push(consumer);
+            }
+        }
+    }
+    if done == items.len() {
+        return Ok(items);
+    }
+    let stuck = open.iter().position(|&count| count > 0).map(|index| items[index].name.to_string());
+    Err(RecipeError::Cycle(stuck.unwrap_or_default()))
+}
 
-    fn compute_digest(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for item in &self.items {
-            hasher.update(format!("{} {}", item.name, item.tier).as_bytes());
-            for recipe in &item.recipes {
-                hasher.update(format!(" {}:", recipe.result_count).as_bytes());
-                for (part, amount) in &recipe.ingredients {
-                    hasher.update(format!("{amount} {},", self.items[part.0].name).as_bytes());
-                }
+fn compute_digest(items: &[Item]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for item in items {
+        hasher.update(format!("{} {}", item.name, item.tier).as_bytes());
+        for recipe in &item.recipes {
+            hasher.update(format!(" {}:", recipe.result_count).as_bytes());
+            for (part, amount) in &recipe.ingredients {
+                hasher.update(format!("{amount} {},", items[part.0].name).as_bytes());
             }
-            hasher.update(b"\n");
         }
-        hasher.finalize().to_hex().to_string()
+        hasher.update(b"\n");
     }
+    hasher.finalize().to_hex().to_string()
 }
 
 /// How much of one item a plan needs.

@@ -95,7 +95,9 @@ pub(super) fn from_manifest(stored: &Json, data: Option<PathBuf>) -> Result<Text
     let stored: Stored = Stored::deserialize(stored).map_err(|error| EnvError::Stored { reason: error.to_string() })?;
     let wanted = stored.world.get("data").and_then(Json::as_str);
     if let (Some(digest), None) = (wanted, &data) {
-        return Err(EnvError::NeedsData { what: format!("TextCraft-Synth's own files (recipes {digest})") });
+        let whose =
+            if stored.world.get("minecraft").is_some() { "Minecraft's recipes" } else { "TextCraft-Synth's own files" };
+        return Err(EnvError::NeedsData { what: format!("{whose} (recipes {digest})") });
     }
     Ok(TextCraftConfig {
         verify: stored.verify,

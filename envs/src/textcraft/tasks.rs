@@ -1,5 +1,6 @@
 //! Which tasks there are: the authors' own, generated ones in one shared world, and generated ones with a world each.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use super::generate::GenConfig;
 use super::recipes::{ItemId, RecipeDb, Stock};
 use super::rng::{Rng, derive};
-use super::{SHARED_SEED, TextCraft, World, Worlds, oracle, split_name};
+use super::{SHARED_SEED, TextCraft, World, Worlds, minecraft, oracle, split_name};
 use crate::{EnvError, Selection, Split, Task, Value};
 
 /// The environment's name.
@@ -77,6 +78,9 @@ pub(super) struct Body {
     inventory: Map<String, Json>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) pre_crafted: bool,
+    /// The recipe that each item with several is to be made by, if not the first.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub(super) choices: Map<String, Json>,
 }
 
 impl Body {
@@ -127,6 +131,7 @@ pub(super) fn task(
         targets: names(db, targets.iter().copied()),
         inventory: names(db, stock.iter().map(|(&item, &count)| (item, count))),
         pre_crafted,
+        choices: Map::new(),
     };
     Task { id, difficulty: preset.to_owned(), body: json!(body) }
 }
@@ -218,6 +223,23 @@ impl TaskGen {
         self.finish(db, WorldRef::Generate(GenConfig::official(SHARED_SEED)), id, &[target], &mut rng)
     }
 
+    /// The same for a world of which the task has settled on some recipes.
+    pub(super) fn finish_with(
+        &self,
+        db: &Arc<RecipeDb>,
+        world: WorldRef,
+        id: String,
+        targets: &[(ItemId, u64)],
+        choices: &BTreeMap<ItemId, usize>,
+        rng: &mut Rng,
+    ) -> Result<Task, EnvError> {
+        let mut task = self.finish(db, world, id, targets, rng)?;
+        if let Some(body) = task.body.as_object_mut().filter(|_| !choices.is_empty()) {
+            body.insert("choices".to_owned(), Json::Object(minecraft::choices_json(db, choices)));
+        }
+        Ok(task)
+    }
+
     fn finish(
         &self,
         db: &Arc<RecipeDb>,
@@ -301,6 +323,9 @@ fn prove(db: &Arc<RecipeDb>, targets: &[(ItemId, u64)], stock: &Stock) -> Result
 /// is none among them, all their tasks form one pool. A pool of the authors' tasks is in file order at seed 0; any other
 /// pool is shuffled by the seed.
 pub(super) fn select(env: &TextCraft, selection: &Selection) -> Result<Vec<Task>, EnvError> {
+    if let Some(minecraft) = &env.minecraft {
+        return minecraft.select(env, selection);
+    }
     let presets = selection.presets.iter().map(|name| Preset::find(name)).collect::<Result<Vec<_>, _>>()?;
     if presets.is_empty() {
         return Err(EnvError::UnknownPreset {
@@ -338,7 +363,7 @@ pub(super) fn select(env: &TextCraft, selection: &Selection) -> Result<Vec<Task>
     Ok(tasks)
 }
 
-fn task_gen(env: &TextCraft, preset: Preset, split: Split) -> TaskGen {
+pub(super) fn task_gen(env: &TextCraft, preset: Preset, split: Split) -> TaskGen {
     TaskGen { pre_crafted: env.config.pre_crafted, tight: env.config.tight, ..TaskGen::new(preset, split) }
 }
 

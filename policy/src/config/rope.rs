@@ -195,7 +195,8 @@ mod tests {
         let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                             "original_max_position_embeddings": 8192});
         let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
-        let cases: [(Value, f64, [(usize, f64); 4], f32); 3] = [
+        type Case = (Value, f64, [(usize, f64); 4], f32);
+        let cases: [Case; 3] = [
             (
                 llama3,
                 500_000.0,

@@ -110,11 +110,11 @@ impl PathAttention {
     /// The branch's queries, or their gradients: `[len * group, dim]`, position by position.
     fn query_rows(&self, unit: Unit<'_>, branch: Branch, rows: &[f32]) -> Vec<f32> {
         let (width, part) = (self.heads.q_width(), self.heads.group() * self.heads.dim);
-        rows[branch.row * width..][..branch.len * width]
-            .chunks_exact(width)
-            .flat_map(|row| &row[unit.kv_head * part..][..part])
-            .copied()
-            .collect()
+        let mut own = Vec::with_capacity(branch.len * part);
+        for row in rows[branch.row * width..][..branch.len * width].chunks_exact(width) {
+            own.extend_from_slice(&row[unit.kv_head * part..][..part]);
+        }
+        own
     }
 
     /// Keys that each of those rows sees.

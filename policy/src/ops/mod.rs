@@ -58,14 +58,19 @@ pub(crate) fn with_numbers<R, const N: usize>(
 /// The sum of tensors of one shape, from left to right. candle's own sums wait for its threads in a spin, which costs more than
 /// the sum where passes run side by side.
 pub(crate) fn sum(terms: &[&Tensor]) -> Result<Tensor> {
-    let Some((first, rest)) = terms.split_first() else { bail!("sum: of nothing") };
-    let mut total = with_numbers([&first.contiguous()?], "sum", |[first]| Ok(first.to_vec()))?;
-    for term in rest {
-        with_numbers([&term.contiguous()?], "sum", |[term]| {
-            total.iter_mut().zip(term).for_each(|(total, x)| *total += x);
-            Ok(())
-        })?;
-    }
+    let total: Vec<f32> = match terms {
+        [] => bail!("sum: of nothing"),
+        [one] => return one.contiguous(),
+        [a, b] => with_numbers([&a.contiguous()?, &b.contiguous()?], "sum", |[a, b]| {
+            Ok(a.iter().zip(b).map(|(a, b)| a + b).collect())
+        })?,
+        [a, b, rest @ ..] => {
+            let pair = sum(&[a, b])?;
+            let all: Vec<&Tensor> = std::iter::once(&pair).chain(rest.iter().copied()).collect();
+            return sum(&all);
+        }
+    };
+    let Some(first) = terms.first() else { bail!("sum: of nothing") };
     Tensor::from_vec(total, first.shape(), &candle_core::Device::Cpu)
 }
 

@@ -81,6 +81,14 @@ impl KeyValues {
         }
     }
 
+    /// Makes room for that many positions in all, so that no growth copies what is held.
+    pub(crate) fn reserve(&mut self, positions: usize, dim: usize) {
+        let blocks = positions.div_ceil(LANES);
+        let room = |held: &mut Vec<f32>, wanted: usize| held.reserve_exact(wanted.saturating_sub(held.len()));
+        room(&mut self.keys.0, blocks * dim * LANES);
+        room(&mut self.values.0, blocks * dim.div_ceil(LANES) * LANES * LANES);
+    }
+
     /// Forgets all positions from `len` on.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);

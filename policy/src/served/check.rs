@@ -83,7 +83,7 @@ pub(super) fn first_end(chat: &Chat, tokens: &[u32]) -> Option<(usize, End)> {
     let mut tail: Vec<u8> = Vec::new();
     let pattern = CELL_END.as_bytes();
     for (at, id) in tokens.iter().enumerate() {
-        if *id == chat.end_of_turn() {
+        if chat.ends_completion(*id) {
             return Some((at + 1, End::EndOfTurn));
         }
         tail.extend_from_slice(chat.token_bytes(*id).unwrap_or_default());

@@ -158,7 +158,7 @@ impl Outside for Logged {
     }
 
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {
-        StandIn::of(self.shared.borrow().events(), node, step, &self.tools)
+        StandIn::of(self.shared.borrow().events(), node, step, &self.tools, self.context_variable.is_some())
             .map(|stand_in| Box::new(stand_in) as Box<dyn Repl>)
     }
 }
@@ -178,7 +178,17 @@ struct StandIn {
 
 impl StandIn {
     /// The stand-in for a cell that a limit ended, or `None` for any other cell.
-    fn of(events: &[rao_store::event::Event], node: &NodePath, step: u32, tools: &[(String, bool)]) -> Option<Self> {
+    fn of(
+        events: &[rao_store::event::Event],
+        node: &NodePath,
+        step: u32,
+        tools: &[(String, bool)],
+        has_text: bool,
+    ) -> Option<Self> {
+        let whole = events.iter().find_map(|event| match &event.body {
+            Body::NodeSpawned(spawned) if spawned.node == *node && has_text => Some(spawned.context.as_str()),
+            _ => None,
+        });
         let is_async = |name: &str| name == LAUNCH || tools.iter().any(|(tool, is_async)| tool == name && *is_async);
         let mut moves = VecDeque::new();
         let mut waiting: Vec<u32> = Vec::new();
@@ -190,7 +200,7 @@ impl StandIn {
                     if is_async {
                         waiting.push(call.call);
                     }
-                    let args = Args::from_json_text(&call.args).ok()?;
+                    let args = Args::from_json_text_within(&call.args, whole.unwrap_or_default()).ok()?;
                     moves.push_back(Progress::Call(Call { call: call.call, name: call.name.clone(), args, is_async }));
                 }
                 Body::CallAnswered(answered) if answered.node == *node && answered.step == step => {

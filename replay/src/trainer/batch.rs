@@ -7,7 +7,7 @@ use rao_store::{Address, Depth, Digest, EventSource, NodePath, RolloutId, RunId}
 
 use super::fold::{Folded, NodeNumbers, RolloutNumbers, fold};
 use super::{Settings, TrainError};
-use crate::credit::{self, DepthWeight, Scored};
+use crate::credit::{self, DepthWeight, RewardRule, Scored};
 
 /// A trajectory of the batch: a row of the credit table.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,8 +133,18 @@ pub fn credit_table(source: &dyn EventSource, runs: &[RunId], settings: &Setting
 /// Digest over the addresses and credits of trajectories, in order: what a step's `batch` holds.
 #[must_use]
 pub fn batch_digest<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Digest {
-    let mut hasher = blake3::Hasher::new();
-    for entry in entries {
+    let mut hasher = BatchHasher::default();
+    entries.into_iter().for_each(|entry| hasher.add(entry));
+    hasher.finish()
+}
+
+/// A [`batch_digest`] in the making.
+#[derive(Default)]
+pub(crate) struct BatchHasher(blake3::Hasher);
+
+impl BatchHasher {
+    /// Adds the next trajectory.
+    pub(crate) fn add(&mut self, entry: &Entry) {
         let line = format!(
             "{} {} {} {:016x} {:016x} {:016x} {}\n",
             entry.source,
@@ -145,9 +155,13 @@ pub fn batch_digest<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Digest 
             entry.weight.to_bits(),
             entry.count,
         );
-        hasher.update(line.as_bytes());
+        self.0.update(line.as_bytes());
     }
-    Digest(*hasher.finalize().as_bytes())
+
+    /// The digest.
+    pub(crate) fn finish(&self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
 }
 
 pub(crate) fn assign(folded: &Folded, settings: &Settings) -> Result<Batch, TrainError> {
@@ -161,10 +175,8 @@ pub(crate) fn assign(folded: &Folded, settings: &Settings) -> Result<Batch, Trai
         let run = folded.runs.iter().position(|(run, _)| *run == rollout.run).unwrap_or(usize::MAX);
         groups.entry((run, rollout.group)).or_default().push(rollout);
     }
-    let scored: Vec<Vec<Vec<Scored>>> = groups
-        .values()
-        .map(|trees| trees.iter().map(|tree| tree.nodes.iter().map(scored).collect()).collect())
-        .collect();
+    let scored: Vec<Vec<Vec<Scored>>> =
+        groups.values().map(|trees| trees.iter().map(|tree| scored(tree, settings.reward)).collect()).collect();
     let credit = credit::assign(&scored, settings.credit_options())?;
     left_out.single_groups = credit.single_groups as u64;
     left_out.flat_groups = credit.flat_groups as u64;
@@ -188,11 +200,42 @@ pub(crate) fn assign(folded: &Folded, settings: &Settings) -> Result<Batch, Trai
     })
 }
 
-fn scored(node: &NodeNumbers) -> Scored {
-    Scored { depth: node.node.depth().0, reward: node.reward, tokens: node.tokens }
+/// The rewards of a tree's nodes under the rule, in the nodes' order. Under Eq. 1 these are the folded ones.
+pub(crate) fn rewards(tree: &RolloutNumbers, rule: RewardRule) -> Vec<f64> {
+    let root = tree.nodes.iter().find(|node| node.node.depth().0 == 0).map_or(0.0, |node| node.own);
+    let reward = |node: &NodeNumbers| {
+        if rule == RewardRule::Own {
+            return node.reward;
+        }
+        let is_child = |other: &&NodeNumbers| other.node.parent().as_ref() == Some(&node.node);
+        let children: Vec<f64> = tree.nodes.iter().filter(is_child).map(|child| child.own).collect();
+        credit::reward_by(rule, root, node.own, &children, node.lambda)
+    };
+    tree.nodes.iter().map(reward).collect()
+}
+
+fn scored(tree: &RolloutNumbers, rule: RewardRule) -> Vec<Scored> {
+    let both = tree.nodes.iter().zip(rewards(tree, rule));
+    both.map(|(node, reward)| Scored { depth: node.node.depth().0, reward, tokens: node.tokens }).collect()
+}
+
+/// A trajectory's credit, without its place in the batch.
+pub(crate) struct Share {
+    pub(crate) depth: u32,
+    pub(crate) reward: f64,
+    pub(crate) baseline: f64,
+    pub(crate) advantage: f64,
+    pub(crate) count: u64,
+    pub(crate) weight: f64,
 }
 
 fn entry(tree: &RolloutNumbers, node: &NodeNumbers, row: &credit::Row) -> Entry {
+    let credit::Row { depth, reward, baseline, advantage, count, weight, .. } = *row;
+    entry_of(tree, node, &Share { depth, reward, baseline, advantage, count, weight })
+}
+
+/// A node with its credit.
+pub(crate) fn entry_of(tree: &RolloutNumbers, node: &NodeNumbers, share: &Share) -> Entry {
     Entry {
         run: tree.run,
         rollout: tree.rollout,
@@ -201,12 +244,12 @@ fn entry(tree: &RolloutNumbers, node: &NodeNumbers, row: &credit::Row) -> Entry 
         children: node.children,
         child_mean: node.child_mean,
         lambda: node.lambda,
-        reward: row.reward,
-        baseline: row.baseline,
-        advantage: row.advantage,
-        depth: Depth(row.depth),
-        count: row.count,
-        weight: row.weight,
+        reward: share.reward,
+        baseline: share.baseline,
+        advantage: share.advantage,
+        depth: Depth(share.depth),
+        count: share.count,
+        weight: share.weight,
         tokens: node.tokens,
         length: node.length,
         source: node.source,

@@ -1,9 +1,9 @@
 //! Checkpoint folders: written whole or not at all.
 //!
-//! A folder holds `model.safetensors`, `config.json` and `tokenizer.json` (a model folder like any other),
-//! `optimizer.safetensors` and `trainer.json`, which names the digests of the others. It is written beside its
-//! destination, flushed, and swapped in by renames; a folder that a crash left between the two renames is put back when
-//! it is next opened.
+//! A folder holds `model.safetensors`, `config.json` and `tokenizer.json` (a model folder like any other), or in place of the
+//! first two an adapter in peft's layout, and `optimizer.safetensors` and `trainer.json`, which names the digests of the
+//! others. It is written beside its destination, flushed, and swapped in by renames; a folder that a crash left between the
+//! two renames is put back when it is next opened.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -77,39 +77,91 @@ pub(crate) fn settle(dir: &Path) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Writes the folder: `files` by name, then the state that names their digests.
-pub(crate) fn write(dir: &Path, files: &[(&str, Vec<u8>)], mut state: State) -> Result<(), TrainError> {
-    settle(dir)?;
-    let (partial, previous) = (beside(dir, ".partial"), beside(dir, ".previous"));
-    for stale in [&partial, &previous] {
-        if stale.exists() {
-            fs::remove_dir_all(stale).map_err(io(stale))?;
+/// A folder that is being written beside its place.
+pub(crate) struct Folder {
+    dir: PathBuf,
+    partial: PathBuf,
+    /// Digests of the files that the state names.
+    files: BTreeMap<String, String>,
+}
+
+impl Folder {
+    /// An empty folder beside `dir`.
+    pub(crate) fn begin(dir: &Path) -> Result<Self, TrainError> {
+        settle(dir)?;
+        let partial = beside(dir, ".partial");
+        for stale in [&partial, &beside(dir, ".previous")] {
+            if stale.exists() {
+                fs::remove_dir_all(stale).map_err(io(stale))?;
+            }
         }
+        fs::create_dir_all(&partial).map_err(io(&partial))?;
+        Ok(Self { dir: dir.to_owned(), partial, files: BTreeMap::new() })
     }
-    fs::create_dir_all(&partial).map_err(io(&partial))?;
-    for (name, bytes) in files {
-        put(&partial.join(name), bytes)?;
-        state.files.insert((*name).to_owned(), Digest::of(bytes).to_string());
+
+    /// Writes a file that the state names.
+    pub(crate) fn put(&mut self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
+        put(&self.partial.join(name), bytes)?;
+        self.files.insert(name.to_owned(), Digest::of(bytes).to_string());
+        Ok(())
     }
-    let mut json = serde_json::to_vec_pretty(&state).map_err(|error| TrainError::Checkpoint {
-        path: dir.to_owned(),
-        reason: error.to_string(),
-        broken: false,
-    })?;
-    json.push(b'\n');
-    put(&partial.join(STATE_FILE), &json)?;
-    sync(&partial)?;
-    if dir.exists() {
-        fs::rename(dir, &previous).map_err(io(dir))?;
+
+    /// As [`Folder::put`], for a file that `write` makes piece by piece.
+    pub(crate) fn write(
+        &mut self,
+        name: &str,
+        write: impl FnOnce(&Path) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        let path = self.partial.join(name);
+        write(&path)?;
+        sync(&path)?;
+        self.files.insert(name.to_owned(), digest_of(&path)?.to_string());
+        Ok(())
     }
-    fs::rename(&partial, dir).map_err(io(&partial))?;
-    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        sync(parent)?;
+
+    /// Writes a file that the state does not name; `name` may lie in a folder.
+    pub(crate) fn other(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
+        let path = self.partial.join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(io(parent))?;
+        }
+        put(&path, bytes)
     }
-    if previous.exists() {
-        fs::remove_dir_all(&previous).map_err(io(&previous))?;
+
+    /// Writes the state and puts the folder into its place.
+    pub(crate) fn finish(self, mut state: State) -> Result<(), TrainError> {
+        let Self { dir, partial, files } = self;
+        state.files = files;
+        let unwritable = |error: serde_json::Error| TrainError::Checkpoint {
+            path: dir.clone(),
+            reason: error.to_string(),
+            broken: false,
+        };
+        let mut json = serde_json::to_vec_pretty(&state).map_err(unwritable)?;
+        json.push(b'\n');
+        put(&partial.join(STATE_FILE), &json)?;
+        sync(&partial)?;
+        let previous = beside(&dir, ".previous");
+        if dir.exists() {
+            fs::rename(&dir, &previous).map_err(io(&dir))?;
+        }
+        fs::rename(&partial, &dir).map_err(io(&partial))?;
+        if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            sync(parent)?;
+        }
+        if previous.exists() {
+            fs::remove_dir_all(&previous).map_err(io(&previous))?;
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+/// blake3 of a file, read piece by piece.
+fn digest_of(path: &Path) -> Result<Digest, TrainError> {
+    let mut hasher = blake3::Hasher::new();
+    let mut file = fs::File::open(path).map_err(io(path))?;
+    std::io::copy(&mut file, &mut hasher).map_err(io(path))?;
+    Ok(Digest(*hasher.finalize().as_bytes()))
 }
 
 fn put(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
@@ -117,8 +169,9 @@ fn put(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io(path))
 }
 
-fn sync(dir: &Path) -> Result<(), TrainError> {
-    fs::File::open(dir).and_then(|file| file.sync_all()).map_err(io(dir))
+/// Flushes a file or a folder.
+fn sync(path: &Path) -> Result<(), TrainError> {
+    fs::File::open(path).and_then(|file| file.sync_all()).map_err(io(path))
 }
 
 /// Reads the state and checks that the folder's files are the ones it names.
@@ -138,7 +191,7 @@ pub(crate) fn read_state(dir: &Path) -> Result<State, TrainError> {
         )));
     }
     for (name, digest) in &state.files {
-        if Digest::of(&read(dir, name)?).to_string() != *digest {
+        if digest_of(&dir.join(name))?.to_string() != *digest {
             return Err(broken(format!(
                 "`{name}` is not the file that was saved with it; use another checkpoint, or start fresh from its weights"
             )));

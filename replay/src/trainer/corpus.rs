@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rao_store::event::Event;
-use rao_store::{Address, Digest, EventSource, Filter, NodePath, RolloutId, RunId, Seq, Stream};
+use rao_store::{Digest, EventSource, Filter, NodePath, RolloutId, RunId, Seq, Stream};
 
-use super::fold::{Folded, NodeNumbers};
+use super::fold::{NodeNumbers, RolloutNumbers, fold_each, fold_one};
+use super::summary::{BatchSummary, Sums};
 use super::trajectory::{KINDS, Trajectory, node_of};
-use super::{Resources, SftFilter, TrainError};
+use super::{Resources, Settings, SftFilter, TrainError};
 
 /// Token ids in as few bytes as they need.
 #[derive(Clone, Debug)]
@@ -37,129 +37,189 @@ impl Ids {
     }
 }
 
+/// A trajectory in memory: its node, its ids, and the ranges that the node generated.
 #[derive(Clone, Debug)]
-enum Held {
-    /// Ids, and the ranges that the node generated.
-    Memory(Ids, Box<[(u32, u32)]>),
-    /// Positions of the events to read again.
-    Log(Box<[u64]>),
+struct Held {
+    node: NodePath,
+    ids: Ids,
+    ranges: Box<[(u32, u32)]>,
+}
+
+impl Held {
+    /// What it takes, with what an allocation costs.
+    fn bytes(&self) -> usize {
+        const ALLOCATION: usize = 24;
+        let numbers = self.ids.bytes() + size_of_val(&*self.ranges) + 4 * self.node.depth().0 as usize;
+        size_of::<Self>() + numbers + 4 * ALLOCATION
+    }
 }
 
 /// A trajectory to learn from.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
+    /// Place of its rollout among the corpus's.
+    rollout: u32,
+    /// Place among the rollout's trajectories, in the order of their nodes.
+    place: u32,
+    /// Tokens that the node generated.
+    tokens: u32,
+    /// Length of its sequence.
+    length: u32,
+    /// Its tokens, if they are kept in memory.
+    held: Option<Box<Held>>,
+}
+
+impl Item {
+    /// Tokens that the node generated.
+    pub(crate) fn tokens(&self) -> u64 {
+        u64::from(self.tokens)
+    }
+
+    /// Length of its sequence.
+    pub(crate) fn length(&self) -> u64 {
+        u64::from(self.length)
+    }
+}
+
+/// A trajectory with its address.
+pub(crate) struct Read {
     /// The run.
     pub(crate) run: RunId,
     /// The rollout.
     pub(crate) rollout: RolloutId,
     /// The node.
     pub(crate) node: NodePath,
-    /// Tokens that the node generated.
-    pub(crate) tokens: u64,
-    /// Length of its sequence.
-    pub(crate) length: u64,
-    held: Held,
+    /// Its tokens; stored log-probabilities are left out.
+    pub(crate) trajectory: Trajectory,
 }
 
 /// The index.
 pub(crate) struct Corpus<'a> {
     source: &'a dyn EventSource,
+    filter: SftFilter,
+    /// The runs with the content digest of each.
+    pub(crate) runs: Vec<(RunId, Digest)>,
+    /// Rollouts that have a trajectory to learn from.
+    rollouts: Vec<(RunId, RolloutId)>,
     /// The trajectories: runs in the order given, rollouts by number, nodes by path.
     pub(crate) items: Vec<Item>,
     /// Digest over what the trajectories are: equal corpora give equal digests.
     pub(crate) digest: Digest,
-    /// Trajectories whose tokens are read from the log each time.
-    pub(crate) uncached: u64,
+    /// Rollouts without an end.
+    pub(crate) incomplete: u64,
+    /// What the rollouts were like.
+    pub(crate) summary: BatchSummary,
+    /// Length of the longest trajectory of the runs.
+    pub(crate) longest: u64,
+    /// Bytes that are left to keep tokens in.
+    left: usize,
 }
 
 impl<'a> Corpus<'a> {
-    /// Indexes the folded runs' nodes that pass the filter.
+    /// Indexes the runs' nodes that pass the filter; `check` may refuse a rollout. What does not fit in memory is a place
+    /// in the log: 24 bytes a trajectory.
     ///
     /// # Errors
-    /// When an event cannot be read or breaks a node's sequence.
+    /// When an event cannot be read or breaks a node's sequence, and when `check` refuses.
     pub(crate) fn build(
         source: &'a dyn EventSource,
-        folded: &Folded,
-        filter: SftFilter,
+        runs: &[RunId],
+        settings: &Settings,
         resources: &Resources,
+        check: &dyn Fn(&RolloutNumbers) -> Result<(), TrainError>,
     ) -> Result<Self, TrainError> {
-        let mut corpus = Corpus { source, items: Vec::new(), digest: Digest([0; 32]), uncached: 0 };
-        let mut left = resources.cache_bytes;
-        for rollout in &folded.rollouts {
-            let wanted: BTreeSet<&NodePath> =
-                rollout.nodes.iter().filter(|node| admits(filter, node)).map(|node| &node.node).collect();
-            if !wanted.is_empty() {
-                corpus.index(rollout.run, rollout.rollout, &wanted, &mut left)?;
-            }
+        let mut corpus = Corpus {
+            source,
+            filter: settings.sft_filter,
+            runs: Vec::new(),
+            rollouts: Vec::new(),
+            items: Vec::new(),
+            digest: Digest([0; 32]),
+            incomplete: 0,
+            summary: BatchSummary::default(),
+            longest: 0,
+            left: resources.cache_bytes(),
+        };
+        let (mut sums, mut hasher) = (Sums::default(), blake3::Hasher::new());
+        let (folded, incomplete) = fold_each(source, runs, settings.lambda, &mut |numbers| {
+            check(&numbers)?;
+            sums.add(&numbers);
+            corpus.longest = numbers.nodes.iter().map(|node| node.length).fold(corpus.longest, u64::max);
+            corpus.add(&numbers, &mut hasher)
+        })?;
+        for (_, content) in &folded {
+            hasher.update(&content.0);
         }
-        corpus.digest = corpus.content(folded);
+        corpus.digest = Digest(*hasher.finalize().as_bytes());
+        (corpus.runs, corpus.incomplete, corpus.summary) = (folded, incomplete, sums.summary());
         Ok(corpus)
     }
 
-    fn index(
-        &mut self,
-        run: RunId,
-        rollout: RolloutId,
-        wanted: &BTreeSet<&NodePath>,
-        left: &mut usize,
-    ) -> Result<(), TrainError> {
-        let mut nodes = BTreeMap::<NodePath, (Trajectory, Vec<u64>)>::new();
-        for event in self.source.events(Stream::Rollout(run, rollout), Seq(0), &Filter::kinds(KINDS)) {
-            let event = event?;
-            let Some(path) = node_of(&event.body).filter(|path| wanted.contains(path)) else { continue };
-            let (trajectory, seqs) = nodes.entry(path.clone()).or_default();
-            trajectory.apply(&event)?;
-            seqs.push(event.seq.0);
+    fn add(&mut self, numbers: &RolloutNumbers, hasher: &mut blake3::Hasher) -> Result<(), TrainError> {
+        let wanted = self.wanted(numbers);
+        if wanted.is_empty() {
+            return Ok(());
         }
-        for (node, (mut trajectory, seqs)) in nodes {
-            trajectory.cut();
-            let (tokens, length) = (trajectory.targets.len() as u64, trajectory.tokens.len() as u64);
-            let ids = Ids::new(&trajectory.tokens);
-            let held = if ids.bytes() <= *left {
-                *left -= ids.bytes();
-                Held::Memory(ids, ranges(&trajectory.targets))
-            } else {
-                self.uncached += 1;
-                Held::Log(seqs.into())
-            };
-            self.items.push(Item { run, rollout, node, tokens, length, held });
+        let many = |_| TrainError::Nothing("more rollouts than 32 bits count".to_owned());
+        let rollout = u32::try_from(self.rollouts.len()).map_err(many)?;
+        self.rollouts.push((numbers.run, numbers.rollout));
+        for (place, (node, trajectory)) in (0..).zip(self.sequences(numbers.run, numbers.rollout, &wanted)?) {
+            let (tokens, length) = (trajectory.targets.len(), trajectory.tokens.len());
+            hasher.update(format!("{} {node} {tokens}\n", numbers.rollout).as_bytes());
+            let held = Held { node, ids: Ids::new(&trajectory.tokens), ranges: ranges(&trajectory.targets) };
+            let bytes = held.bytes();
+            let held = (bytes <= self.left).then(|| {
+                self.left -= bytes;
+                Box::new(held)
+            });
+            // A context is far shorter than 2^32 tokens: its events count positions in 32 bits.
+            let short = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            self.items.push(Item { rollout, place, tokens: short(tokens), length: short(length), held });
         }
         Ok(())
     }
 
-    fn content(&self, folded: &Folded) -> Digest {
-        let mut hasher = blake3::Hasher::new();
-        for (_, content) in &folded.runs {
-            hasher.update(&content.0);
-        }
-        for item in &self.items {
-            hasher.update(format!("{} {} {}\n", item.rollout, item.node, item.tokens).as_bytes());
-        }
-        Digest(*hasher.finalize().as_bytes())
+    fn wanted(&self, numbers: &RolloutNumbers) -> BTreeSet<NodePath> {
+        numbers.nodes.iter().filter(|node| admits(self.filter, node)).map(|node| node.node.clone()).collect()
     }
 
-    /// One trajectory's tokens; its stored log-probabilities are left out.
+    /// The sequences of some nodes of a rollout, in the order of the nodes.
+    fn sequences(
+        &self,
+        run: RunId,
+        rollout: RolloutId,
+        wanted: &BTreeSet<NodePath>,
+    ) -> Result<BTreeMap<NodePath, Trajectory>, TrainError> {
+        let mut nodes = BTreeMap::<NodePath, Trajectory>::new();
+        for event in self.source.events(Stream::Rollout(run, rollout), Seq(0), &Filter::kinds(KINDS)) {
+            let event = event?;
+            if let Some(path) = node_of(&event.body).filter(|path| wanted.contains(path)) {
+                nodes.entry(path.clone()).or_default().apply(&event)?;
+            }
+        }
+        nodes.values_mut().for_each(Trajectory::cut);
+        Ok(nodes)
+    }
+
+    /// One trajectory.
     ///
     /// # Errors
     /// When it is not in memory and cannot be read from the log.
-    pub(crate) fn trajectory(&self, item: &Item) -> Result<Trajectory, TrainError> {
-        match &item.held {
-            Held::Memory(ids, ranges) => {
-                let targets = ranges.iter().flat_map(|(start, end)| *start as usize..*end as usize).collect();
-                Ok(Trajectory { tokens: ids.to_vec(), targets, stored: Vec::new() })
-            }
-            Held::Log(seqs) => {
-                let mut trajectory = Trajectory::default();
-                for &seq in seqs {
-                    let address = Address { stream: Stream::Rollout(item.run, item.rollout), seq: Seq(seq) };
-                    let event: Event = self.source.event(address)?;
-                    trajectory.apply(&event)?;
-                }
-                trajectory.cut();
-                trajectory.stored.clear();
-                Ok(trajectory)
-            }
+    pub(crate) fn trajectory(&self, item: &Item) -> Result<Read, TrainError> {
+        let place = usize::try_from(item.rollout).ok().and_then(|at| self.rollouts.get(at));
+        let (run, rollout) = *place.ok_or_else(|| TrainError::Nothing("a trajectory has no rollout".to_owned()))?;
+        if let Some(held) = &item.held {
+            let targets = held.ranges.iter().flat_map(|(start, end)| *start as usize..*end as usize).collect();
+            let trajectory = Trajectory { tokens: held.ids.to_vec(), targets, stored: Vec::new() };
+            return Ok(Read { run, rollout, node: held.node.clone(), trajectory });
         }
+        let gone = || TrainError::Nothing(format!("rollout {run}/{rollout} is not what it was"));
+        let numbers = fold_one(self.source, run, rollout, None)?.ok_or_else(gone)?;
+        let wanted = self.wanted(&numbers);
+        let found = self.sequences(run, rollout, &wanted)?.into_iter().nth(item.place as usize);
+        let (node, mut trajectory) = found.ok_or_else(gone)?;
+        trajectory.stored.clear();
+        Ok(Read { run, rollout, node, trajectory })
     }
 }
 

@@ -33,6 +33,21 @@ pub enum TrainError {
     /// A setting out of range.
     #[error("training setting: {0}")]
     Settings(String),
+    /// A bound on memory that the model does not fit into.
+    #[error(
+        "training needs about {} MiB with this model, and the bound is {} MiB: give more with `--memory`, or make micro-batches smaller with `--micro-tokens` (now {rows} tokens at most; the longest trajectory has {longest}), or train an adapter with `--lora`",
+        needed.div_ceil(1 << 20), bound >> 20
+    )]
+    Memory {
+        /// The bound in bytes.
+        bound: u64,
+        /// The least that would do, in bytes.
+        needed: u64,
+        /// Tokens of the largest micro-batch.
+        rows: u64,
+        /// Tokens of the longest trajectory.
+        longest: u64,
+    },
     /// No run was named, or one was named twice.
     #[error("{0}")]
     Runs(String),
@@ -253,7 +268,7 @@ impl TrainError {
             | E::Temperature { .. }
             | E::Truncated { .. }
             | E::Tokenizer { .. } => Class::Usage,
-            E::TooLong { .. } | E::Config { .. } => Class::Usage,
+            E::TooLong { .. } | E::Config { .. } | E::Memory { .. } => Class::Usage,
             E::Nothing(_) => Class::Incomplete,
             E::Damaged { .. } | E::Content { .. } | E::Prefix { .. } | E::NoContext { .. } | E::TokenCount { .. } => {
                 Class::Integrity

@@ -46,6 +46,8 @@ pub struct RolloutNumbers {
     pub rollout: RolloutId,
     /// Its task's ordinal in the run.
     pub group: u32,
+    /// Its task's difficulty.
+    pub difficulty: String,
     /// Digest of the tokenizer that its ids belong to.
     pub tokenizer: Digest,
     /// Digest of the weights that acted, if any did and they were the same throughout.
@@ -82,19 +84,34 @@ pub struct Folded {
 /// When the log is known to be damaged, an event cannot be read or contradicts the ones before it, or a reward is not
 /// what the successes give.
 pub fn fold(source: &dyn EventSource, runs: &[RunId], lambda: Option<f64>) -> Result<Folded, TrainError> {
+    let mut rollouts = Vec::new();
+    let (runs, incomplete) = fold_each(source, runs, lambda, &mut |numbers| {
+        rollouts.push(numbers);
+        Ok(())
+    })?;
+    Ok(Folded { runs, rollouts, incomplete })
+}
+
+/// As [`fold`], one finished rollout at a time: gives the runs with their digests, and the number of unfinished rollouts.
+pub(crate) fn fold_each(
+    source: &dyn EventSource,
+    runs: &[RunId],
+    lambda: Option<f64>,
+    each: &mut dyn FnMut(RolloutNumbers) -> Result<(), TrainError>,
+) -> Result<(Vec<(RunId, Digest)>, u64), TrainError> {
     check_runs(source, runs)?;
-    let mut folded = Folded::default();
+    let (mut folded, mut incomplete) = (Vec::new(), 0);
     for &run in runs {
-        folded.runs.push((run, check_content(source, run)?));
+        folded.push((run, check_content(source, run)?));
         for stream in source.streams(run) {
             let Stream::Rollout(_, rollout) = stream else { continue };
-            match fold_rollout(source, run, rollout, lambda)? {
-                Some(numbers) => folded.rollouts.push(numbers),
-                None => folded.incomplete += 1,
+            match fold_one(source, run, rollout, lambda)? {
+                Some(numbers) => each(numbers)?,
+                None => incomplete += 1,
             }
         }
     }
-    Ok(folded)
+    Ok((folded, incomplete))
 }
 
 fn check_runs(source: &dyn EventSource, runs: &[RunId]) -> Result<(), TrainError> {
@@ -158,7 +175,8 @@ const KINDS: [Kind; 8] = [
     Kind::RolloutFinished,
 ];
 
-fn fold_rollout(
+/// One rollout in numbers; `None` if it has no end.
+pub(crate) fn fold_one(
     source: &dyn EventSource,
     run: RunId,
     rollout: RolloutId,
@@ -285,6 +303,7 @@ impl Rollout {
             run,
             rollout,
             group: started.group,
+            difficulty: started.difficulty,
             tokenizer: started.policy.tokenizer,
             weights: if self.mixed { None } else { started.policy.weights },
             fork: started.fork_base.is_some(),

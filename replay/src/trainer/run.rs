@@ -1,24 +1,28 @@
 //! The trainer: weights, optimizer and data position, stepped over the log.
 
+use std::ops::Range;
 use std::path::Path;
 
-use rao_policy::Decoder;
+use rao_policy::{Chat, ChatFiles, Decoder};
 use rao_store::event::{Body, TrainFinished, TrainStarted, TrainStep, TrajectoryScored};
 use rao_store::{Digest, EventSource, RolloutId, RunId};
 
-use super::batch::{Batch, Entry, LeftOut, assign, batch_digest};
-use super::checkpoint::{self, State};
-use super::corpus::{Corpus, Item, order};
-use super::fold::{Folded, RolloutNumbers, fold};
-use super::gradient::{Gradient, Outcome, Piece, Sums, gradient, plan};
+use super::batch::{BatchHasher, Entry, LeftOut};
+use super::census::Census;
+use super::checkpoint;
+use super::corpus::{Corpus, Item, Read, order};
+use super::fold::RolloutNumbers;
+use super::gradient::{Gradient, Outcome, Piece, Sums, Terms, gradient};
+use super::memory::{self, Lanes};
+use super::metrics::{self, GroupNorms};
+use super::micro::Batching;
+use super::pending::Pending;
 use super::rederive::{RunConfig, parts};
-use super::trajectory::{Trajectories, Trajectory};
+use super::summary::BatchSummary;
+use super::trajectory::Trajectory;
 use super::{Resources, Settings, Sink, TrainError};
 use crate::objective::name_of;
-use crate::optimizer::{AdamW, Parameter};
-
-/// Bodies of one append of credits.
-const CREDITS_PER_APPEND: usize = 1024;
+use crate::optimizer::{AdamW, Parameter, group_of};
 
 /// One optimizer step.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,12 +35,18 @@ pub struct StepReport {
     pub trajectories: u64,
     /// Loss tokens.
     pub tokens: u64,
-    /// Tokens that the model was run on.
+    /// Tokens that the model was run on: the distinct ones, and those that micro-batches share with one another.
     pub model_tokens: u64,
+    /// Tokens of context and loss of all trajectories: what the model would have been run on without prefix sharing.
+    pub summed_tokens: u64,
     /// Micro-batches.
     pub micro_batches: u64,
-    /// The loss.
+    /// The loss, without the KL term.
     pub loss: f64,
+    /// Mean entropy of the distributions that the loss tokens were drawn from, in nats.
+    pub entropy: f64,
+    /// Mean KL term over the loss tokens ([`kl_term`](crate::objective::kl_term)), where there is a reference.
+    pub kl: Option<f64>,
     /// Mean importance ratio (1 for `sft`).
     pub mean_ratio: f64,
     /// Share of loss tokens whose ratio was clipped.
@@ -45,8 +55,12 @@ pub struct StepReport {
     pub equal: u64,
     /// Gradient norm before clipping.
     pub gradient_norm: f64,
+    /// Gradient norm before clipping and norm of the update, by group of tensors.
+    pub groups: GroupNorms,
     /// Learning rate.
     pub learning_rate: f64,
+    /// What the rollouts of the call were like; in its first step.
+    pub batch: Option<BatchSummary>,
     /// Digest of the weights before.
     pub weights_before: Digest,
     /// Digest of the weights after.
@@ -66,6 +80,10 @@ pub struct TrainReport {
     pub on_policy: bool,
     /// The last step.
     pub last: Option<StepReport>,
+    /// What the rollouts were like.
+    pub summary: BatchSummary,
+    /// How passes were run.
+    pub lanes: Lanes,
     /// Digest of the final weights.
     pub weights: Digest,
 }
@@ -81,41 +99,68 @@ pub enum Flow {
 
 /// Weights being trained, with optimizer and data position.
 pub struct Trainer {
-    decoder: Decoder,
-    tokenizer_json: Vec<u8>,
+    pub(super) decoder: Decoder,
+    pub(super) chat: ChatFiles,
     tokenizer: Digest,
-    optimizer: AdamW,
-    settings: Settings,
+    pub(super) optimizer: AdamW,
+    pub(super) settings: Settings,
     resources: Resources,
-    data: Option<Digest>,
-    taken: u64,
-    weights: Digest,
+    /// The policy that the KL term compares with.
+    reference: Option<Decoder>,
+    /// What an adapter's settings name as its base model.
+    pub(super) base: Option<String>,
+    pub(super) data: Option<Digest>,
+    pub(super) taken: u64,
+    pub(super) weights: Digest,
+}
+
+/// What one call of [`Trainer::train`] fixes for all its steps.
+struct Call {
+    lanes: Lanes,
+    summary: BatchSummary,
 }
 
 /// What an observer is given after each step.
 type Observer<'a> = &'a mut dyn FnMut(&Trainer, &StepReport) -> Result<Flow, TrainError>;
 
 impl Trainer {
-    /// A new training from weights in memory: optimizer at step 0.
+    /// A new training from weights in memory: optimizer at step 0. With `lora` in the settings, of a fresh adapter on these
+    /// weights, or of the adapter that they have.
     ///
     /// # Errors
-    /// When the settings are out of range or the weights cannot be read.
+    /// When the settings are out of range or do not fit the weights, or these cannot be read.
     pub fn new(
         decoder: Decoder,
         tokenizer_json: Vec<u8>,
-        settings: Settings,
+        mut settings: Settings,
         resources: Resources,
     ) -> Result<Self, TrainError> {
         settings.check()?;
+        let decoder = match (decoder.adapter(), &settings.lora) {
+            (None, None) => decoder,
+            (None, Some(lora)) => decoder.with_adapter(lora.config(), settings.seed)?,
+            (Some(adapter), None) => {
+                settings.lora = Some(adapter.into());
+                decoder
+            }
+            (Some(adapter), Some(lora)) if *adapter == lora.config() => decoder,
+            (Some(_), Some(_)) => {
+                let reason =
+                    "the model has an adapter with other settings; leave --lora out to train it, or merge it first";
+                return Err(TrainError::Settings(reason.to_owned()));
+            }
+        };
         let optimizer = AdamW::new(settings.optimizer, shapes(&decoder));
         let (tokenizer, weights) = (Digest::of(&tokenizer_json), Digest(decoder.digest()?));
         Ok(Trainer {
             decoder,
-            tokenizer_json,
+            chat: ChatFiles { tokenizer: tokenizer_json, ..ChatFiles::default() },
             tokenizer,
             optimizer,
             settings,
             resources,
+            reference: None,
+            base: None,
             data: None,
             taken: 0,
             weights,
@@ -129,63 +174,39 @@ impl Trainer {
     pub fn fresh(dir: &Path, settings: Settings, resources: Resources) -> Result<Self, TrainError> {
         checkpoint::settle(dir)?;
         let decoder = Decoder::load(dir)?;
-        Trainer::new(decoder, checkpoint::read(dir, checkpoint::TOKENIZER_FILE)?, settings, resources)
-    }
-
-    /// A training as [`Trainer::save`] left it: continues bit for bit.
-    ///
-    /// # Errors
-    /// When the folder is no checkpoint, its files contradict one another, or the settings differ from the checkpoint's
-    /// in more than `steps`.
-    pub fn resume(dir: &Path, settings: Settings, resources: Resources) -> Result<Self, TrainError> {
-        checkpoint::settle(dir)?;
-        let state = checkpoint::read_state(dir)?;
-        let broken = |reason: &str, broken| {
-            let reason = format!("{reason}; use another checkpoint, or start fresh from its weights");
-            TrainError::Checkpoint { path: dir.to_owned(), reason, broken }
+        let base = match decoder.adapter() {
+            Some(_) => rao_policy::adapter_base(dir)?,
+            None => Some(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).display().to_string()),
         };
-        if state.settings_digest != settings.digest().to_string() {
-            return Err(broken("it was trained with other settings", false));
-        }
-        let mut trainer = Trainer::fresh(dir, settings, resources)?;
-        if trainer.weights.to_string() != state.weights {
-            return Err(broken("its weights are not those that trainer.json names", true));
-        }
-        let moments = checkpoint::read(dir, checkpoint::OPTIMIZER_FILE)?;
-        trainer.optimizer = AdamW::from_bytes(trainer.settings.optimizer, shapes(&trainer.decoder), &moments)?;
-        if trainer.optimizer.step_count() != state.step {
-            return Err(broken("optimizer and trainer.json disagree about the step", true));
-        }
-        trainer.decoder.set_version(state.version);
-        trainer.data = state.data.parse().ok();
-        trainer.taken = state.taken;
+        let chat = if dir.is_file() { Chat::load(dir)?.files().clone() } else { ChatFiles::read(dir)? };
+        let mut trainer = Trainer::new(decoder, chat.tokenizer.clone(), settings, resources)?;
+        trainer.chat = chat;
+        trainer.base = base;
         Ok(trainer)
     }
 
-    /// Saves everything that [`Trainer::resume`] needs into a folder that `record` can use as a model. The folder is
-    /// replaced as a whole, or not at all.
+    /// Gives the training the policy that its KL term compares with: the one whose digest the settings name.
     ///
     /// # Errors
-    /// When a file cannot be written; a folder that was there before stays.
-    pub fn save(&self, dir: &Path) -> Result<(), TrainError> {
-        let files = [
-            (checkpoint::MODEL_FILE, self.decoder.to_bytes()?),
-            (checkpoint::CONFIG_FILE, self.decoder.config().to_json()),
-            (checkpoint::TOKENIZER_FILE, self.tokenizer_json.clone()),
-            (checkpoint::OPTIMIZER_FILE, self.optimizer.to_bytes()?),
-        ];
-        let state = State {
-            format: checkpoint::FORMAT,
-            version: self.decoder.version(),
-            step: self.optimizer.step_count(),
-            settings_digest: self.settings.digest().to_string(),
-            settings: self.settings.clone(),
-            data: self.data.map(|digest| digest.to_string()).unwrap_or_default(),
-            taken: self.taken,
-            weights: self.weights.to_string(),
-            files: std::collections::BTreeMap::new(),
-        };
-        checkpoint::write(dir, &files, state)
+    /// When it is another one, or has another vocabulary than the model.
+    pub fn set_reference(&mut self, reference: Decoder) -> Result<(), TrainError> {
+        let digest = Digest(reference.digest()?).to_string();
+        if self.settings.reference.as_deref() != Some(digest.as_str()) {
+            return Err(TrainError::Settings("the reference policy is not the one that the settings name".to_owned()));
+        }
+        let (own, other) = (self.decoder.config().vocab_size, reference.config().vocab_size);
+        if own != other {
+            let reason =
+                format!("the reference policy has {other} tokens and the model {own}; they must share a tokenizer");
+            return Err(TrainError::Settings(reason));
+        }
+        self.reference = Some(reference);
+        Ok(())
+    }
+
+    /// Says what an adapter's settings name as its base model, where that is not a folder.
+    pub fn set_base(&mut self, base: &str) {
+        self.base = Some(base.to_owned());
     }
 
     /// The model. [`Decoder::snapshot`] gives a sampler its own copy.
@@ -220,7 +241,13 @@ impl Trainer {
     /// The tokenizer file's bytes.
     #[must_use]
     pub fn tokenizer_json(&self) -> &[u8] {
-        &self.tokenizer_json
+        &self.chat.tokenizer
+    }
+
+    /// The files that say how the model writes: the tokenizer, and the chat template if there is one.
+    #[must_use]
+    pub fn chat_files(&self) -> &ChatFiles {
+        &self.chat
     }
 
     /// Steps that this training's optimizer has taken.
@@ -244,14 +271,18 @@ impl Trainer {
         sink: &mut dyn Sink,
         observer: Observer<'_>,
     ) -> Result<TrainReport, TrainError> {
-        let folded = fold(source, runs, self.settings.lambda)?;
-        for rollout in &folded.rollouts {
-            self.check_rollout(rollout)?;
+        if self.settings.reference.is_some() && self.reference.is_none() {
+            return Err(TrainError::Settings("the settings name a reference policy, and none was given".to_owned()));
         }
         let report = if self.settings.is_sft() {
-            self.supervise(source, &folded, sink, observer)
+            let check = |rollout: &RolloutNumbers| self.check_rollout(rollout);
+            let corpus = Corpus::build(source, runs, &self.settings, &self.resources, &check)?;
+            let call = self.call(corpus.longest, corpus.summary.clone())?;
+            self.supervise(&corpus, &call, sink, observer)
         } else {
-            self.reinforce(source, &folded, sink, observer)
+            let census = Census::take(source, runs, &self.settings, &|rollout| self.check_rollout(rollout))?;
+            let call = self.call(census.longest, census.summary.clone())?;
+            self.reinforce(&census, &call, sink, observer)
         }?;
         sink.append(vec![Body::from(TrainFinished { steps: report.steps, weights: report.weights })])?;
         sink.flush()?;
@@ -284,7 +315,13 @@ impl Trainer {
         Ok(())
     }
 
-    fn start(&self, folded: &Folded, sink: &mut dyn Sink) -> Result<(), TrainError> {
+    /// What a call fixes, from the length of the longest trajectory.
+    fn call(&self, longest: u64, summary: BatchSummary) -> Result<Call, TrainError> {
+        let (reference, settings, resources) = (self.reference.as_ref(), &self.settings, &self.resources);
+        Ok(Call { lanes: memory::lanes(&self.decoder, reference, settings, resources, longest)?, summary })
+    }
+
+    fn start(&self, runs: &[(RunId, Digest)], sink: &mut dyn Sink) -> Result<(), TrainError> {
         let (version, optimizer_step) = (self.decoder.version(), self.optimizer.step_count());
         let config = RunConfig { settings: self.settings.clone(), version, optimizer_step };
         sink.append(vec![Body::from(TrainStarted {
@@ -292,31 +329,27 @@ impl Trainer {
             loss: self.settings.objective.loss,
             weights: self.weights,
             tokenizer: self.tokenizer,
-            runs: folded.runs.clone(),
+            runs: runs.to_vec(),
         })])
     }
 
     fn reinforce(
         &mut self,
-        source: &dyn EventSource,
-        folded: &Folded,
+        census: &Census<'_>,
+        call: &Call,
         sink: &mut dyn Sink,
         observer: Observer<'_>,
     ) -> Result<TrainReport, TrainError> {
-        let batch: Batch = assign(folded, &self.settings)?;
-        if batch.entries.is_empty() {
-            return Err(TrainError::Nothing(format!(
-                "no group has two finished rollouts that acted ({})",
-                batch.left_out
-            )));
+        let (count, left_out) = (census.count(), census.left_out);
+        if count == 0 {
+            return Err(TrainError::Nothing(format!("no group has two finished rollouts that acted ({left_out})")));
         }
-        let on_policy = batch.acted.iter().all(|weights| *weights == Some(self.weights));
-        self.start(folded, sink)?;
+        let on_policy = census.acted.iter().all(|weights| *weights == Some(self.weights));
+        self.start(&census.runs, sink)?;
         let (mut step, mut last) = (0, None);
         'epochs: for _ in 0..self.settings.epochs {
-            for part in parts(batch.entries.len(), self.settings.minibatches) {
-                let entries = batch.entries.get(part).unwrap_or_default();
-                let report = self.reinforce_step(source, entries, step, sink)?;
+            for part in parts(count, self.settings.minibatches) {
+                let report = self.reinforce_step(census, part, step, call, sink)?;
                 step += 1;
                 let flow = observer(self, &report)?;
                 last = Some(report);
@@ -325,44 +358,74 @@ impl Trainer {
                 }
             }
         }
-        let (trajectories, left_out) = (batch.entries.len() as u64, batch.left_out);
-        Ok(TrainReport { steps: step, trajectories, left_out, on_policy, last, weights: self.weights })
+        Ok(self.report(step, count as u64, left_out, on_policy, last, call))
+    }
+
+    fn report(
+        &self,
+        steps: u64,
+        trajectories: u64,
+        left_out: LeftOut,
+        on_policy: bool,
+        last: Option<StepReport>,
+        call: &Call,
+    ) -> TrainReport {
+        let (summary, lanes, weights) = (call.summary.clone(), call.lanes, self.weights);
+        TrainReport { steps, trajectories, left_out, on_policy, last, summary, lanes, weights }
+    }
+
+    fn batching(&self, call: &Call) -> Batching {
+        let Lanes { lanes, checkpoints, .. } = call.lanes;
+        let Settings { micro_tokens, prefix_sharing: share_prefixes, .. } = self.settings;
+        Batching { micro_tokens, share_prefixes, checkpoints, lanes }
+    }
+
+    fn terms(&self, loss_tokens: u64) -> Terms<'_> {
+        let (objective, kl_coefficient) = (&self.settings.objective, self.settings.kl_coefficient);
+        Terms { objective, loss_tokens, reference: self.reference.as_ref(), kl_coefficient }
     }
 
     fn reinforce_step(
         &mut self,
-        source: &dyn EventSource,
-        entries: &[Entry],
+        census: &Census<'_>,
+        part: Range<usize>,
         step: u64,
+        call: &Call,
         sink: &mut dyn Sink,
     ) -> Result<StepReport, TrainError> {
-        for chunk in entries.chunks(CREDITS_PER_APPEND) {
-            sink.append(chunk.iter().map(|entry| Body::from(entry.event(step))).collect())?;
+        // Nothing of the step is written before its gradient is known to be finite, as far as it fits in memory.
+        let (mut pending, mut hasher) = (Pending::default(), BatchHasher::default());
+        for entry in census.entries(part.clone()) {
+            let entry = entry?;
+            hasher.add(&entry);
+            pending.push(Body::from(entry.event(step)), 0, sink)?;
         }
-        let lengths: Vec<u64> = entries.iter().map(|entry| entry.length).collect();
-        let mut pieces = Trajectories::new(source, entries).zip(entries).map(|(read, entry)| Ok(piece(entry, read?)));
-        let mut write = |outcomes: Vec<Outcome>| sink.append(outcomes.into_iter().map(|o| scored(step, o)).collect());
+        let mut pieces = census.trajectories(part.clone()).map(|both| both.map(|(entry, read)| piece(&entry, read)));
+        let mut write = |outcomes: Vec<Outcome>| {
+            outcomes.into_iter().try_for_each(|outcome| {
+                let tokens = outcome.logprobs.len();
+                pending.push(scored(step, outcome), tokens, sink)
+            })
+        };
         let (gradient, sums) = gradient(
             &self.decoder,
-            &self.settings.objective,
-            entries.iter().map(|entry| entry.tokens).sum(),
+            &self.terms(census.tokens(part.clone())),
+            &census.lengths(part),
             &mut pieces,
-            &plan(&lengths, self.settings.micro_tokens),
-            self.resources.lanes(),
+            &self.batching(call),
             &mut write,
         )?;
-        self.finish_step(step, batch_digest(entries), &gradient, &sums, sink)
+        self.finish_step(step, hasher.finish(), gradient, &sums, call, pending, sink)
     }
 
     fn supervise(
         &mut self,
-        source: &dyn EventSource,
-        folded: &Folded,
+        corpus: &Corpus<'_>,
+        call: &Call,
         sink: &mut dyn Sink,
         observer: Observer<'_>,
     ) -> Result<TrainReport, TrainError> {
-        let corpus = Corpus::build(source, folded, self.settings.sft_filter, &self.resources)?;
-        let left_out = LeftOut { incomplete: folded.incomplete, ..LeftOut::default() };
+        let left_out = LeftOut { incomplete: corpus.incomplete, ..LeftOut::default() };
         if corpus.items.is_empty() {
             let reason = format!("no node passes the filter `{:?}` ({left_out})", self.settings.sft_filter);
             return Err(TrainError::Nothing(reason));
@@ -370,10 +433,10 @@ impl Trainer {
         if self.data != Some(corpus.digest) {
             (self.data, self.taken) = (Some(corpus.digest), 0);
         }
-        self.start(folded, sink)?;
+        self.start(&corpus.runs, sink)?;
         let (mut step, mut last, mut visit) = (0, None, Visit::default());
         while step < self.settings.steps {
-            let report = self.supervise_step(&corpus, step, &mut visit, sink)?;
+            let report = self.supervise_step(corpus, step, &mut visit, call, sink)?;
             step += 1;
             let flow = observer(self, &report)?;
             last = Some(report);
@@ -381,8 +444,7 @@ impl Trainer {
                 break;
             }
         }
-        let trajectories = corpus.items.len() as u64;
-        Ok(TrainReport { steps: step, trajectories, left_out, on_policy: false, last, weights: self.weights })
+        Ok(self.report(step, corpus.items.len() as u64, left_out, false, last, call))
     }
 
     fn supervise_step(
@@ -390,40 +452,47 @@ impl Trainer {
         corpus: &Corpus<'_>,
         step: u64,
         visit: &mut Visit,
+        call: &Call,
         sink: &mut dyn Sink,
     ) -> Result<StepReport, TrainError> {
         let items = visit.next(corpus, self.settings.seed, self.taken, self.settings.batch_trajectories);
-        let lengths: Vec<u64> = items.iter().map(|item| item.length).collect();
+        let lengths: Vec<u64> = items.iter().map(|item| item.length()).collect();
+        let mut hasher = blake3::Hasher::new();
         let mut pieces = items.iter().map(|item| {
-            let (sequence, stored) = corpus.trajectory(item)?.packed();
-            let Item { run, rollout, .. } = **item;
-            Ok(Piece { run, rollout, node: item.node.clone(), coefficient: 1.0, sequence, stored })
+            let Read { run, rollout, node, trajectory } = corpus.trajectory(item)?;
+            let (sequence, stored) = trajectory.packed();
+            let RolloutId(number) = rollout;
+            hasher.update(format!("{run}/{number} {node} {}\n", sequence.targets.len()).as_bytes());
+            Ok(Piece { run, rollout, node, coefficient: 1.0, sequence, stored })
         });
         let (gradient, sums) = gradient(
             &self.decoder,
-            &self.settings.objective,
-            items.iter().map(|item| item.tokens).sum(),
+            &self.terms(items.iter().map(|item| item.tokens()).sum()),
+            &lengths,
             &mut pieces,
-            &plan(&lengths, self.settings.micro_tokens),
-            self.resources.lanes(),
+            &self.batching(call),
             &mut |_| Ok(()),
         )?;
-        let report = self.finish_step(step, items_digest(&items), &gradient, &sums, sink)?;
+        let digest = Digest(*hasher.finalize().as_bytes());
+        let report = self.finish_step(step, digest, gradient, &sums, call, Pending::default(), sink)?;
         self.taken += items.len() as u64;
         Ok(report)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what a step is made of")]
     fn finish_step(
         &mut self,
         step: u64,
         batch: Digest,
-        gradient: &Gradient,
+        gradient: Gradient,
         sums: &Sums,
+        call: &Call,
+        pending: Pending,
         sink: &mut dyn Sink,
     ) -> Result<StepReport, TrainError> {
         let learning_rate = self.settings.schedule.rate(self.optimizer.step_count());
         let weights_before = self.weights;
-        let gradient_norm = self.update(learning_rate, gradient)?;
+        let (gradient_norm, groups) = self.update(learning_rate, gradient)?;
         self.decoder.set_version(self.decoder.version() + 1);
         self.weights = Digest(self.decoder.digest()?);
         let report = StepReport {
@@ -432,37 +501,41 @@ impl Trainer {
             trajectories: sums.trajectories,
             tokens: sums.tokens,
             model_tokens: sums.model_tokens,
+            summed_tokens: sums.summed_tokens,
             micro_batches: sums.micro_batches,
             loss: sums.loss,
+            entropy: sums.mean_entropy(),
+            kl: self.reference.is_some().then(|| sums.mean_kl()),
             mean_ratio: sums.mean_ratio(),
             clip_fraction: sums.clip_fraction(),
             equal: sums.equal,
             gradient_norm,
+            groups,
             learning_rate,
+            batch: (step == 0).then(|| call.summary.clone()),
             weights_before,
             weights_after: self.weights,
         };
-        sink.append(vec![Body::from(step_event(batch, &report))])?;
+        pending.write(sink)?;
+        let note = metrics::note(&report);
+        sink.append(vec![Body::from(note), Body::from(step_event(batch, &report))])?;
         Ok(report)
     }
 
-    fn update(&mut self, rate: f64, gradient: &Gradient) -> Result<f64, TrainError> {
+    /// One optimizer step, one tensor at a time.
+    fn update(&mut self, rate: f64, gradient: Gradient) -> Result<(f64, GroupNorms), TrainError> {
         let vars = self.decoder.vars();
-        let mut values = Vec::with_capacity(vars.len());
-        for var in vars.values() {
-            values.push(var.flatten_all()?.to_vec1::<f32>()?);
-        }
-        let mut parameters: Vec<Parameter<'_>> = vars
-            .keys()
-            .zip(&mut values)
-            .zip(&gradient.0)
-            .map(|((name, values), gradient)| Parameter { name, values, gradient })
-            .collect();
-        let norm = self.optimizer.step(rate, &mut parameters)?;
-        for (var, values) in vars.values().zip(values) {
+        let named = vars.keys().map(String::as_str).zip(gradient.0.iter().map(Vec::as_slice));
+        let step = self.optimizer.begin(rate, named)?;
+        let mut groups = GroupNorms::default();
+        for (((name, var), gradient), (_, square)) in vars.iter().zip(gradient.0).zip(&step.squares) {
+            let mut values = var.flatten_all()?.to_vec1::<f32>()?;
+            let mut parameter = Parameter { name, values: &mut values, gradient: &gradient };
+            let changed = self.optimizer.apply(&step, &mut parameter)?;
+            groups.add(group_of(name), *square, changed);
             var.set(&candle_core::Tensor::from_vec(values, var.dims(), var.device())?)?;
         }
-        Ok(norm)
+        Ok((step.norm, groups.roots()))
     }
 }
 
@@ -486,7 +559,7 @@ impl Visit {
     }
 }
 
-fn shapes(decoder: &Decoder) -> Vec<(String, Vec<usize>)> {
+pub(super) fn shapes(decoder: &Decoder) -> Vec<(String, Vec<usize>)> {
     decoder.vars().iter().map(|(name, var)| (name.clone(), var.dims().to_vec())).collect()
 }
 
@@ -497,17 +570,8 @@ fn piece(entry: &Entry, trajectory: Trajectory) -> Piece {
 }
 
 fn scored(step: u64, outcome: Outcome) -> Body {
-    let Outcome { run, rollout, node, logprobs, share } = outcome;
+    let Outcome { run, rollout, node, logprobs, share, .. } = outcome;
     Body::from(TrajectoryScored { step, run, rollout, node, logprobs, loss: share.loss })
-}
-
-fn items_digest(items: &[&Item]) -> Digest {
-    let mut hasher = blake3::Hasher::new();
-    for item in items {
-        let RolloutId(rollout) = item.rollout;
-        hasher.update(format!("{}/{rollout} {} {}\n", item.run, item.node, item.tokens).as_bytes());
-    }
-    Digest(*hasher.finalize().as_bytes())
 }
 
 fn step_event(batch: Digest, report: &StepReport) -> TrainStep {

@@ -1,11 +1,12 @@
 //! The trainer's settings.
 
+use rao_policy::AdapterConfig;
 use rao_store::Digest;
 use rao_store::event::LossKind;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
-use crate::credit;
+use crate::credit::{self, BaselineRule, RewardRule};
 use crate::objective::Objective;
 use crate::optimizer::AdamWSettings;
 use crate::schedule::Schedule;
@@ -53,8 +54,70 @@ pub struct Settings {
     pub steps: u64,
     /// `sft`: trajectories of an optimizer step.
     pub batch_trajectories: u64,
-    /// `sft`: seed of the order of trajectories.
+    /// `sft`: seed of the order of trajectories. Also of a fresh adapter.
     pub seed: u64,
+    /// Compute each prefix that trajectories share once. Off, every trajectory is computed on its own, which differs by
+    /// rounding.
+    #[serde(skip_serializing_if = "is_true")]
+    pub prefix_sharing: bool,
+    /// Train a low-rank adapter in place of the weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraSettings>,
+    /// Digest of the weights that the KL term compares with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// What multiplies the mean KL term in the loss; needs a reference unless it is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub kl_coefficient: f64,
+    /// How a node is rewarded.
+    #[serde(skip_serializing_if = "is_default")]
+    pub reward: RewardRule,
+    /// What a reward is compared with.
+    #[serde(skip_serializing_if = "is_default")]
+    pub baseline: BaselineRule,
+}
+
+/// A low-rank adapter's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraSettings {
+    /// Rows of the inner matrices.
+    pub rank: usize,
+    /// The addition is scaled by `alpha / rank`.
+    pub alpha: f64,
+    /// Which linear layers have one.
+    pub targets: Vec<String>,
+}
+
+impl LoraSettings {
+    /// As the decoder takes them.
+    #[must_use]
+    pub fn config(&self) -> AdapterConfig {
+        AdapterConfig { rank: self.rank, alpha: self.alpha, targets: self.targets.clone() }
+    }
+}
+
+impl From<&AdapterConfig> for LoraSettings {
+    fn from(config: &AdapterConfig) -> Self {
+        LoraSettings { rank: config.rank, alpha: config.alpha, targets: config.targets.clone() }
+    }
+}
+
+// Settings that are at their default are left out, so that a checkpoint's digest of its settings stays what it was when a
+// setting is added.
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for Settings {
@@ -74,6 +137,12 @@ impl Default for Settings {
             steps: 100,
             batch_trajectories: 8,
             seed: 0,
+            prefix_sharing: true,
+            lora: None,
+            reference: None,
+            kl_coefficient: 0.0,
+            reward: RewardRule::default(),
+            baseline: BaselineRule::default(),
         }
     }
 }
@@ -90,6 +159,19 @@ impl Settings {
         }
         if let Some(lambda) = self.lambda.filter(|lambda| !(lambda.is_finite() && *lambda >= 0.0)) {
             return Err(TrainError::Settings(format!("lambda is {lambda}; it must be a finite number of at least 0")));
+        }
+        if !(self.kl_coefficient.is_finite() && self.kl_coefficient >= 0.0) {
+            let value = self.kl_coefficient;
+            return Err(TrainError::Settings(format!(
+                "kl_coefficient is {value}; it must be a finite number of at least 0"
+            )));
+        }
+        if self.kl_coefficient > 0.0 && self.reference.is_none() {
+            let reason = "a KL coefficient needs a policy to compare with; name one with --reference";
+            return Err(TrainError::Settings(reason.to_owned()));
+        }
+        if let Some(problem) = self.lora.as_ref().and_then(|lora| lora.config().problem()) {
+            return Err(TrainError::Settings(format!("lora: {problem}")));
         }
         let counts = [
             ("micro_tokens", self.micro_tokens),
@@ -111,7 +193,11 @@ impl Settings {
     }
 
     pub(crate) fn credit_options(&self) -> credit::Options {
-        credit::Options { depth_weighting: self.depth_weighting, drop_flat_groups: self.drop_flat_groups }
+        credit::Options {
+            depth_weighting: self.depth_weighting,
+            drop_flat_groups: self.drop_flat_groups,
+            baseline: self.baseline,
+        }
     }
 
     /// The settings as JSON, keys in their declared order.
@@ -137,16 +223,25 @@ pub struct Resources {
     pub lanes: usize,
     /// `sft`: the most bytes of token sequences kept in memory; what does not fit is read from the log each time.
     pub cache_bytes: usize,
+    /// The most bytes that the process may take. Fewer lanes, and checkpoints in place of activations, keep to it; where even
+    /// one lane with checkpoints does not fit, training does not start.
+    pub memory: Option<u64>,
 }
 
 impl Default for Resources {
     fn default() -> Self {
-        Resources { lanes: 0, cache_bytes: 1 << 30 }
+        Resources { lanes: 0, cache_bytes: 1 << 30, memory: None }
     }
 }
 
 impl Resources {
     pub(crate) fn lanes(&self) -> usize {
         if self.lanes == 0 { rayon::current_num_threads().max(1) } else { self.lanes }
+    }
+
+    /// Bytes of token sequences that `sft` keeps in memory: of a bound, an eighth at most.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        let share = self.memory.map_or(usize::MAX, |bound| usize::try_from(bound / 8).unwrap_or(usize::MAX));
+        self.cache_bytes.min(share)
     }
 }

@@ -95,17 +95,22 @@ impl<'a> Trajectories<'a> {
             self.held = read_rollout(self.source, entry.run, entry.rollout)?;
             self.at = Some(place);
         }
-        let (run, rollout) = place;
-        let missing = || TrainError::Missing { run, rollout, node: entry.node.clone(), what: "tokens" };
-        let mut trajectory = self.held.remove(&entry.node).ok_or_else(missing)?;
-        trajectory.cut();
-        if trajectory.targets.len() as u64 != entry.tokens {
-            let reason =
-                format!("node {} has {} generated tokens, not {}", entry.node, trajectory.targets.len(), entry.tokens);
-            return Err(TrainError::Event { address: entry.source, reason });
-        }
-        Ok(trajectory)
+        cut(self.held.remove(&entry.node), entry)
     }
+}
+
+/// A node's sequence up to its last generated token, which must have the tokens that its entry says.
+pub(crate) fn cut(trajectory: Option<Trajectory>, entry: &Entry) -> Result<Trajectory, TrainError> {
+    let Entry { run, rollout, .. } = *entry;
+    let missing = || TrainError::Missing { run, rollout, node: entry.node.clone(), what: "tokens" };
+    let mut trajectory = trajectory.ok_or_else(missing)?;
+    trajectory.cut();
+    if trajectory.targets.len() as u64 != entry.tokens {
+        let reason =
+            format!("node {} has {} generated tokens, not {}", entry.node, trajectory.targets.len(), entry.tokens);
+        return Err(TrainError::Event { address: entry.source, reason });
+    }
+    Ok(trajectory)
 }
 
 impl Iterator for Trajectories<'_> {
@@ -117,7 +122,8 @@ impl Iterator for Trajectories<'_> {
     }
 }
 
-fn read_rollout(
+/// The token sequences of a rollout's nodes.
+pub(crate) fn read_rollout(
     source: &dyn EventSource,
     run: RunId,
     rollout: RolloutId,

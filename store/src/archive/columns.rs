@@ -24,9 +24,10 @@ const WINDOW_LOG: u32 = 24;
 const FLAG_COMMIT: u64 = 1;
 const FLAG_SPLIT: u64 = 2;
 const FLAG_BLOCK: u64 = 4;
+const FLAG_TEXTS: u64 = 8;
 
 /// What the header column says of one event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) kind: u16,
     pub(super) layout: u16,
@@ -34,12 +35,32 @@ pub(super) struct Row {
     pub(super) at_us: u64,
     pub(super) body_len: usize,
     pub(super) split: Split,
-    /// The block that holds the rest of the body, by number.
-    pub(super) block: Option<usize>,
+    /// Where the rest of the body lies.
+    pub(super) rest: RestAt,
+}
+
+/// Where the rest of a body lies: the body without its runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RestAt {
+    /// In the last column.
+    Column,
+    /// In the block of that number.
+    Block(usize),
+    /// In the last column, but for these texts, in order.
+    Texts(Vec<Text>),
+}
+
+/// A text in the rest of a body that lies in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Text {
+    /// Where it begins in the rest.
+    pub(super) at: usize,
+    /// The block's number.
+    pub(super) block: usize,
 }
 
 impl Row {
-    pub(super) fn of(view: &View<'_>, split: Split, block: Option<usize>) -> Row {
+    pub(super) fn of(view: &View<'_>, split: Split, rest: RestAt) -> Row {
         Row {
             kind: view.kind_code(),
             layout: view.layout(),
@@ -47,13 +68,17 @@ impl Row {
             at_us: view.at_us(),
             body_len: view.body().len(),
             split,
-            block,
+            rest,
         }
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>, previous_at: u64) {
         let split = if self.split.is_empty() { 0 } else { FLAG_SPLIT };
-        let block = if self.block.is_some() { FLAG_BLOCK } else { 0 };
+        let block = match self.rest {
+            RestAt::Column => 0,
+            RestAt::Block(_) => FLAG_BLOCK,
+            RestAt::Texts(_) => FLAG_TEXTS,
+        };
         put_varint(out, u64::from(self.kind));
         put_varint(out, u64::from(self.layout));
         let commit = if self.begins_commit { FLAG_COMMIT } else { 0 };
@@ -66,8 +91,16 @@ impl Row {
                 put_varint(out, value as u64);
             }
         }
-        if let Some(block) = self.block {
-            put_varint(out, block as u64);
+        match &self.rest {
+            RestAt::Column => {}
+            RestAt::Block(block) => put_varint(out, *block as u64),
+            RestAt::Texts(texts) => {
+                put_varint(out, texts.len() as u64);
+                for text in texts {
+                    put_varint(out, text.at as u64);
+                    put_varint(out, text.block as u64);
+                }
+            }
         }
     }
 
@@ -75,7 +108,8 @@ impl Row {
         let kind = u16::try_from(cursor.varint()?).ok()?;
         let layout = u16::try_from(cursor.varint()?).ok()?;
         let flags = cursor.varint()?;
-        if flags & !(FLAG_COMMIT | FLAG_SPLIT | FLAG_BLOCK) != 0 {
+        let is_one = flags & (FLAG_BLOCK | FLAG_TEXTS) != FLAG_BLOCK | FLAG_TEXTS;
+        if flags & !(FLAG_COMMIT | FLAG_SPLIT | FLAG_BLOCK | FLAG_TEXTS) != 0 || !is_one {
             return None;
         }
         let at_us = previous_at.wrapping_add(unzigzag(cursor.varint()?) as u64);
@@ -85,11 +119,23 @@ impl Row {
         if flags & FLAG_SPLIT != 0 {
             split = Split { ids_at: number()?, ids: number()?, logprobs_at: number()?, logprobs: number()? };
         }
-        let block = if flags & FLAG_BLOCK != 0 { Some(number()?) } else { None };
+        let rest = if flags & FLAG_BLOCK != 0 {
+            RestAt::Block(number()?)
+        } else if flags & FLAG_TEXTS != 0 {
+            let count = number()?;
+            // Nothing is reserved: a forged count ends with the column.
+            let mut texts = Vec::new();
+            for _ in 0..count {
+                texts.push(Text { at: number()?, block: number()? });
+            }
+            RestAt::Texts(texts)
+        } else {
+            RestAt::Column
+        };
         if body_len > MAX_BODY || split.taken(body_len).is_none() {
             return None;
         }
-        Some(Row { kind, layout, begins_commit: flags & FLAG_COMMIT != 0, at_us, body_len, split, block })
+        Some(Row { kind, layout, begins_commit: flags & FLAG_COMMIT != 0, at_us, body_len, split, rest })
     }
 }
 

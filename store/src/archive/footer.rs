@@ -70,9 +70,9 @@ fn known_kinds() -> u64 {
     Kind::ALL.iter().map(|kind| kind_bit(kind.code())).fold(0, |all, bit| all | bit)
 }
 
-pub(super) fn head() -> [u8; HEAD_LEN] {
+pub(super) fn head(version: u16) -> [u8; HEAD_LEN] {
     let mut head = [0; HEAD_LEN];
-    let [low, high] = ARCHIVE_VERSION.to_le_bytes();
+    let [low, high] = version.to_le_bytes();
     let [a, b, c, d] = HEAD_MAGIC;
     let fields = [a, b, c, d, low, high, 0, 0];
     let crc = crc32fast::hash(&fields).to_le_bytes();

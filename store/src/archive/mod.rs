@@ -25,8 +25,10 @@ pub use ops::{ImportReport, SealReport, check_sealable, export, import, seal, se
 pub use read::ArchiveReader;
 pub use write::{ArchiveSummary, write_archive};
 
-/// The archive layout that this program writes, and the newest that it reads.
-pub const ARCHIVE_VERSION: u16 = 1;
+/// The newest archive layout that this program reads. It writes it for runs with long texts.
+pub const ARCHIVE_VERSION: u16 = 2;
+/// The layout of other archives, which older programs read as well: no text lies in a block without the rest of its body.
+const PLAIN_VERSION: u16 = 1;
 /// The ending of an archive's file name.
 pub const EXTENSION: &str = "raolog";
 /// A segment is closed once the frames in it have this many bytes.

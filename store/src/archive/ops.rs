@@ -100,7 +100,8 @@ pub fn seal(dir: &Path, run: RunId, options: Options) -> Result<SealReport, LogE
 /// # Errors
 /// As [`seal`].
 pub fn seal_with(files: Arc<dyn Files>, dir: &Path, run: RunId, options: Options) -> Result<SealReport, LogError> {
-    let (log, _) = Log::open_with(Arc::clone(&files), dir, options.clone())?;
+    let checked = Options { check_digests: true, ..options.clone() };
+    let (log, _) = Log::open_with(Arc::clone(&files), dir, checked)?;
     if log.is_sealed(run) {
         return Err(LogError::Sealed { run });
     }

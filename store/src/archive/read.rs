@@ -342,6 +342,9 @@ impl Iterator for Frames<'_> {
             return Some(match frame {
                 Some(frame) => {
                     self.at.next += 1;
+                    if !self.filter.admits_frame(&frame) {
+                        continue;
+                    }
                     Ok(frame)
                 }
                 None => Err(self.at.fail(&place, "its columns contradict one another")),

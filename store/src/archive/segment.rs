@@ -1,7 +1,7 @@
 //! Segments: events to columns and back.
 
 use super::SEGMENT_BYTES;
-use super::columns::{COLUMNS, HEADERS, IDS, MAX_COLUMN, PLANES, REST, Row, deflate, inflate, rows};
+use super::columns::{COLUMNS, HEADERS, IDS, MAX_COLUMN, PLANES, REST, RestAt, Row, Text, deflate, inflate, rows};
 use super::cursor::{Cursor, put_varint};
 use super::footer::{Piece, kind_bit};
 use super::split::Split;
@@ -36,14 +36,18 @@ impl Draft {
             piece.kinds |= kind_bit(view.kind_code());
         }
         let [headers, ids, plane0, plane1, plane2, plane3, text] = &mut self.columns;
-        let block = match rest {
+        let at = match rest {
             Rest::Here(bytes) => {
                 text.extend_from_slice(bytes);
-                None
+                RestAt::Column
             }
-            Rest::Block(block) => Some(block),
+            Rest::Block(block) => RestAt::Block(block),
+            Rest::Texts(bytes, texts) => {
+                text.extend_from_slice(bytes);
+                RestAt::Texts(texts)
+            }
         };
-        Row::of(view, split, block).put(headers, self.at_us);
+        Row::of(view, split, at).put(headers, self.at_us);
         self.at_us = view.at_us();
         for id in fours(view.body(), split.ids_at, split.ids) {
             put_varint(ids, u64::from(u32::from_le_bytes(id)));
@@ -73,11 +77,15 @@ impl Draft {
     }
 }
 
-/// Where the rest of a body is.
-#[derive(Clone, Copy, Debug)]
+/// The rest of a body, on its way into a segment.
+#[derive(Clone, Debug)]
 pub(super) enum Rest<'a> {
+    /// All of it.
     Here(&'a [u8]),
+    /// It lies in a block.
     Block(usize),
+    /// What is left of it without these texts, which lie in blocks.
+    Texts(&'a [u8], Vec<Text>),
 }
 
 fn fours(body: &[u8], at: usize, count: usize) -> impl Iterator<Item = [u8; 4]> {
@@ -168,8 +176,7 @@ impl<'a> Stored<'a> {
                 if start >= SEGMENT_BYTES {
                     return Err(contradiction());
                 }
-                let rest = row.block.map(&block).transpose()?;
-                let body = columns.body(row, rest.as_deref()).ok_or_else(contradiction)?;
+                let body = columns.body(row, &block)?.ok_or_else(contradiction)?;
                 let parts = Parts {
                     stream,
                     seq: Seq(seq),
@@ -212,14 +219,58 @@ impl Columns {
         Some(Columns { ids, planes, rest, ids_at: 0, planes_at: 0, rest_at: 0 })
     }
 
-    /// Puts a body together.
-    fn body(&mut self, row: &Row, block: Option<&[u8]>) -> Option<Vec<u8>> {
-        let Split { ids_at, ids, logprobs_at, logprobs } = row.split;
-        let rest_len = row.body_len.checked_sub(row.split.taken(row.body_len)?)?;
-        let rest = match block {
-            Some(block) => (block.len() == rest_len).then_some(block)?,
-            None => self.rest.get(self.rest_at..self.rest_at.checked_add(rest_len)?)?,
+    /// Puts a body together; the inner `None` is a contradiction, the error a damaged block.
+    fn body(
+        &mut self,
+        row: &Row,
+        block: &impl Fn(usize) -> Result<Vec<u8>, String>,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let Some(rest_len) = row.split.taken(row.body_len).and_then(|taken| row.body_len.checked_sub(taken)) else {
+            return Ok(None);
         };
+        let rest = match &row.rest {
+            RestAt::Column => self.take_rest(rest_len).map(<[u8]>::to_vec),
+            RestAt::Block(number) => Some(block(*number)?).filter(|bytes| bytes.len() == rest_len),
+            RestAt::Texts(texts) => self.rest_with(texts, rest_len, block)?,
+        };
+        Ok(rest.and_then(|rest| self.with_runs(row, &rest)))
+    }
+
+    fn take_rest(&mut self, count: usize) -> Option<&[u8]> {
+        let end = self.rest_at.checked_add(count)?;
+        let taken = self.rest.get(self.rest_at..end)?;
+        self.rest_at = end;
+        Some(taken)
+    }
+
+    /// A rest of `rest_len` bytes whose texts lie in blocks.
+    fn rest_with(
+        &mut self,
+        texts: &[Text],
+        rest_len: usize,
+        block: &impl Fn(usize) -> Result<Vec<u8>, String>,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let mut rest = Vec::new();
+        for text in texts {
+            let Some(before) = text.at.checked_sub(rest.len()).and_then(|count| self.take_rest(count)) else {
+                return Ok(None);
+            };
+            rest.extend_from_slice(before);
+            let bytes = block(text.block)?;
+            // Checked at once, so that a file cannot make us gather more than the body has.
+            if bytes.is_empty() || rest.len() + bytes.len() > rest_len {
+                return Ok(None);
+            }
+            rest.extend_from_slice(&bytes);
+        }
+        let Some(behind) = self.take_rest(rest_len - rest.len()) else { return Ok(None) };
+        rest.extend_from_slice(behind);
+        Ok(Some(rest))
+    }
+
+    /// The body: its rest, and the runs of ids and log-probabilities in their places.
+    fn with_runs(&mut self, row: &Row, rest: &[u8]) -> Option<Vec<u8>> {
+        let Split { ids_at, ids, logprobs_at, logprobs } = row.split;
         let mut rest = Cursor::new(rest);
         // Columns are already in memory, so a body is no longer than they allow.
         let mut body = Vec::new();
@@ -240,9 +291,6 @@ impl Columns {
             self.planes_at += logprobs;
         }
         body.extend_from_slice(rest.take(rest.len())?);
-        if block.is_none() {
-            self.rest_at += rest_len;
-        }
         (body.len() == row.body_len).then_some(body)
     }
 

@@ -1,17 +1,21 @@
 //! Writing an archive.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::columns::Text;
 use super::error::ArchiveError;
 use super::footer::{self, BlockEntry, Footer, SegmentEntry};
 use super::segment::{Draft, Rest, rest_of};
-use super::{BLOCK_BYTES, SEGMENT_BYTES, SEGMENT_EVENTS, TAIL_MAGIC, columns, split};
+use super::split::Split;
+use super::{ARCHIVE_VERSION, BLOCK_BYTES, PLAIN_VERSION, SEGMENT_BYTES, SEGMENT_EVENTS, TAIL_MAGIC, columns, split};
 use crate::error::LogError;
 use crate::event::Kind;
 use crate::files::{Files, JournalFile};
 use crate::frame::View;
 use crate::id::{Digest, RunId, Seq};
+use crate::payload;
 use crate::source::{EventSource, Filter};
 
 /// What an archive holds.
@@ -58,7 +62,7 @@ pub fn write_archive(
         draft: Draft::default(),
         blocks: BTreeMap::new(),
     };
-    writer.put(&footer::head())?;
+    writer.put(&footer::head(version_for(source, run)?))?;
     for (number, stream) in source.streams(run).into_iter().enumerate() {
         let head = source.head(stream).ok_or_else(|| missing(run))?;
         writer.footer.streams.push((stream, head));
@@ -67,6 +71,30 @@ pub fn write_archive(
         }
     }
     writer.finish()
+}
+
+/// The long texts in the rest of a body, as places in the rest: not those that are runs.
+fn texts_in(kind: Kind, view: &View<'_>, split: Split) -> Vec<Range<usize>> {
+    let runs = [(split.ids_at, split.ids * 4), (split.logprobs_at, split.logprobs * 4)];
+    let runs = runs.map(|(at, len)| at..at + len);
+    let in_rest = |range: Range<usize>| {
+        let overlaps = |run: &Range<usize>| run.start < range.end && range.start < run.end;
+        let before: usize = runs.iter().filter(|run| run.end <= range.start).map(Range::len).sum();
+        (!runs.iter().any(overlaps)).then(|| range.start - before..range.end - before)
+    };
+    payload::find(kind, view.layout(), view.body()).into_iter().filter_map(|piece| in_rest(piece.range)).collect()
+}
+
+/// The version that an archive of the run has: the first one if no text of it is long enough to lie in a block alone.
+fn version_for(source: &dyn EventSource, run: RunId) -> Result<u16, LogError> {
+    for stream in source.streams(run) {
+        for header in source.headers(stream, Seq(0)) {
+            if header?.body_len as usize >= BLOCK_BYTES {
+                return Ok(ARCHIVE_VERSION);
+            }
+        }
+    }
+    Ok(PLAIN_VERSION)
 }
 
 fn missing(run: RunId) -> LogError {
@@ -100,9 +128,13 @@ impl Writer {
         let unreadable = |error: crate::FrameError| ArchiveError::damaged("event", error.to_string());
         let view = View::parse(bytes).map_err(|error| unreadable(error).in_file(&self.path))?;
         let kind = Kind::from_code(view.kind_code());
-        let split = kind.map_or_else(split::Split::default, |kind| split::find(kind, view.layout(), view.body()));
+        let split = kind.map_or_else(Split::default, |kind| split::find(kind, view.layout(), view.body()));
         let rest = rest_of(view.body(), split);
-        if rest.len() >= BLOCK_BYTES {
+        let texts = kind.map_or_else(Vec::new, |kind| texts_in(kind, &view, split));
+        if !texts.is_empty() {
+            let (left, texts) = self.take_out(&rest, texts)?;
+            self.draft.push(stream, &view, split, Rest::Texts(&left, texts));
+        } else if rest.len() >= BLOCK_BYTES {
             let block = self.block(&rest)?;
             self.draft.push(stream, &view, split, Rest::Block(block));
         } else {
@@ -114,6 +146,19 @@ impl Writer {
             self.segment()?;
         }
         Ok(())
+    }
+
+    /// Puts texts of a rest into blocks, and gives what is left of it.
+    fn take_out(&mut self, rest: &[u8], texts: Vec<Range<usize>>) -> Result<(Vec<u8>, Vec<Text>), LogError> {
+        let (mut left, mut placed, mut at) = (Vec::new(), Vec::new(), 0);
+        for text in texts {
+            left.extend_from_slice(rest.get(at..text.start).unwrap_or_default());
+            let block = self.block(rest.get(text.clone()).unwrap_or_default())?;
+            placed.push(Text { at: text.start, block });
+            at = text.end;
+        }
+        left.extend_from_slice(rest.get(at..).unwrap_or_default());
+        Ok((left, placed))
     }
 
     /// Stores a long payload, unless the file has it already, and gives its number.

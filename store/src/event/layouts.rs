@@ -131,7 +131,6 @@ pub(super) fn decode<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T,
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test may stop at the first thing that is not there")]
 mod tests {
     use super::*;
 
@@ -162,6 +161,7 @@ mod tests {
             (action(LogProbKind::Unknown, 1.0, StopReason::CellEnd), 2),
             (action(LogProbKind::Absent, 1.0, StopReason::Server), 2),
             (action(LogProbKind::Absent, 1.0, StopReason::Asked), 2),
+            (action(LogProbKind::Model, 1.0, StopReason::Asked), 2),
         ] {
             assert_eq!(body.version(), layout);
             let bytes = body.encode().unwrap();

@@ -226,7 +226,8 @@ pub struct CallIssued {
     pub call: u32,
     /// The tool's name, or `launch_subagent`.
     pub name: String,
-    /// The arguments, as JSON: `{"args": [..], "kwargs": {..}}`.
+    /// The arguments, as JSON: `{"args": [..], "kwargs": {..}}`. Long pieces of the node's context that a launch hands on
+    /// are written as their place in it, `{"$slice": [from, to]}`.
     pub args: String,
 }
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::thread;
 
-use crate::common::{action, everything, note, open, record_run, rollout, run, varied};
-use rao_store::event::{Body, Kind};
+use crate::common::{action, everything, note, one_of_each, open, record_run, rollout, run, varied};
+use rao_store::archive::{ArchiveReader, write_archive};
+use rao_store::event::{Body, Kind, StopReason};
+use rao_store::files::RealFiles;
 use rao_store::{
-    Ack, Address, ErrorClass, EventSource, Expected, Filter, LogError, Reader, RolloutId, RunRole, Seq, Stream, Target,
-    content_digest_of_run, resolve_run, resolve_target, verify,
+    Ack, Address, ErrorClass, EventSource, Expected, Filter, LogError, NodePath, Reader, RolloutId, RunRole, Seq,
+    Stream, Target, content_digest_of_run, resolve_run, resolve_target, verify,
 };
 
 #[test]
@@ -222,4 +224,39 @@ fn a_journal_of_many_files_reads_as_one() {
     log.append(rollout(1, 0), Expected::Exactly(Seq(30)), vec![note("goes on")]).unwrap();
     let report = verify(dir.path()).unwrap();
     assert_eq!((report.findings, report.events), (Vec::new(), 61));
+}
+
+#[test]
+fn a_scan_of_one_node_gives_the_events_that_name_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = open(dir.path());
+    let mut bodies = one_of_each();
+    // An action in the newest layout, and the other kinds' events in the other order of nodes.
+    let Body::ActionSampled(mut served) = action(2, 2) else { panic!("an action") };
+    (served.stop, served.node) = (StopReason::Server, NodePath::root().child(0));
+    assert_eq!(Body::from(served.clone()).version(), 2);
+    bodies.push(served.into());
+    log.append(rollout(1, 0), Expected::Any, bodies.clone()).unwrap();
+    let path = dir.path().join("one.raolog");
+    write_archive(&RealFiles, &path, &log, run(1)).unwrap();
+    let archive = ArchiveReader::open(&path).unwrap();
+    let (reader, _) = Reader::open(dir.path()).unwrap();
+    let mut named = 0;
+    for node in [NodePath::root(), NodePath::root().child(0), NodePath::root().child(1), NodePath::root().child(5)] {
+        let ordinals = serde_json::to_value(node.ordinals()).unwrap();
+        let wanted: Vec<Body> =
+            bodies.iter().filter(|body| body.to_json().get("node") == Some(&ordinals)).cloned().collect();
+        named += wanted.len();
+        for source in [&log as &dyn EventSource, &reader, &archive] {
+            let read = |filter: &Filter| -> Vec<Body> {
+                source.events(rollout(1, 0), Seq(0), filter).map(|event| event.unwrap().body).collect()
+            };
+            assert_eq!(read(&Filter::all().of_node(node.clone())), wanted, "node {node}");
+            let kinds = [Kind::ActionSampled, Kind::CreditAssigned];
+            let of_kinds: Vec<Body> = wanted.iter().filter(|body| kinds.contains(&body.kind())).cloned().collect();
+            assert_eq!(read(&Filter::kinds(kinds).of_node(node.clone())), of_kinds, "node {node}");
+        }
+    }
+    assert_eq!(named, bodies.iter().filter(|body| body.to_json().get("node").is_some()).count());
+    assert!(named > 12);
 }

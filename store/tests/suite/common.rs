@@ -354,6 +354,45 @@ pub(crate) fn write_golden_archives(to: &Path) -> Vec<Event> {
     events
 }
 
+/// Where the golden logs with long texts and a dropped run are kept.
+pub(crate) fn golden_texts_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/texts-v1")
+}
+
+/// Writes the golden logs that have a long text in three events of run 1, and from which run 2 was dropped: `intact`,
+/// `flipped` (a bit of the text) and `unfinished` (as a crash leaves it before the run is removed). Gives their events.
+pub(crate) fn write_golden_texts(to: &Path) -> Vec<Event> {
+    let intact = to.join("intact");
+    let long = "long ".repeat(13_200);
+    let (log, _) = Log::open(&intact, plain_options()).unwrap();
+    log.append(rollout(1, 0), Expected::Any, vec![note("short"), note(long.clone()), reward(0.5)]).unwrap();
+    record_run(&log, 2).unwrap();
+    let answers = vec![(0, Answer::Value("1".to_owned())), (1, Answer::Value(long.clone()))];
+    log.append(
+        rollout(1, 1),
+        Expected::Any,
+        vec![CallAnswered { node: NodePath::root(), step: 1, answers }.into(), note(format!("{long}end")), note(long)],
+    )
+    .unwrap();
+    log.close().unwrap();
+    copy_dir(&intact, &to.join("unfinished"));
+    let rule = rao_store::prune::Rule { keep: Some(0), older_than_us: None };
+    rao_store::prune::prune(&intact, rule, 2_000_000, &|_, _| Vec::new(), plain_options()).unwrap();
+    let manifest = fs::read(intact.join("MANIFEST")).unwrap();
+    let mut manifest = rao_store::Manifest::decode(&manifest).unwrap();
+    manifest.dropped.iter_mut().for_each(|dropped| dropped.unfinished = true);
+    fs::write(to.join("unfinished/MANIFEST"), manifest.encode()).unwrap();
+    fs::write(to.join("unfinished/journal/0000000001.log"), "").unwrap();
+    for name in ["intact", "unfinished"] {
+        fs::remove_file(to.join(name).join("LOCK")).unwrap();
+    }
+    copy_dir(&intact, &to.join("flipped"));
+    let mut journal = fs::read(intact.join(JOURNAL)).unwrap();
+    journal[5_000] ^= 0x02;
+    fs::write(to.join("flipped").join(JOURNAL), journal).unwrap();
+    everything(&rao_store::Reader::open(&intact).unwrap().0)
+}
+
 pub(crate) const JOURNAL: &str = "journal/0000000000.log";
 
 /// A byte in the body of the second event of the intact golden log.

@@ -229,3 +229,28 @@ fn a_manifest_that_cannot_be_written_is_told_on_closing_and_costs_nothing() {
     assert_eq!(report.findings, Vec::new());
     assert_eq!(everything(&log).len(), 1);
 }
+
+#[test]
+fn names_are_durable_once_their_directories_are_synced() {
+    let above = tempfile::tempdir().unwrap();
+    let dir = above.path().join("some/where");
+    let files = FaultFiles::default();
+    let (log, _) = Log::open_with(Arc::new(files.clone()), &dir, plain_options()).unwrap();
+    // The log's own directory and those made above it.
+    for folder in [&dir, &above.path().join("some"), above.path()] {
+        assert!(files.synced().iter().any(|synced| synced == folder), "{} is not synced", folder.display());
+    }
+    assert!(files.synced().iter().all(|synced| synced.starts_with(above.path())));
+    log.append(rollout(1, 0), Expected::Any, vec![varied(0)]).unwrap();
+    // The journal's file is found after a power cut, though nothing else has been synced since.
+    let counted = |files: &FaultFiles| {
+        let rest = files.after_power_cut(Survival::Durable);
+        let manifest = rao_store::Manifest::decode(&rest.bytes(&dir.join("MANIFEST"))).unwrap();
+        let events = everything(&Reader::open_with(Arc::new(rest), &dir).unwrap().0).len();
+        (events, manifest.heads.len())
+    };
+    assert_eq!(counted(&files), (1, 0));
+    log.close().unwrap();
+    // So is the manifest that closing wrote: without a sync of its directory the old one would be back.
+    assert_eq!(counted(&files), (1, 1));
+}

@@ -430,3 +430,28 @@ fn an_event_exchanged_behind_an_open_readers_back_is_not_returned() {
     let error = reader.event(Address { stream: rollout(1, 0), seq: Seq(2) }).unwrap_err();
     assert!(error.to_string().contains("another event stands in its place"), "{error}");
 }
+
+#[test]
+fn an_event_exchanged_with_its_checksum_is_noticed_by_whoever_computes_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    recorded(dir.path());
+    let mut bytes = fs::read(journal(dir.path())).unwrap();
+    let (at, length) = frame_of(&bytes, Kind::RewardAssigned, 0);
+    bytes[at + length - 1] ^= 0x01;
+    reseal(&mut bytes[at..at + length]);
+    fs::write(journal(dir.path()), &bytes).unwrap();
+    let broken = |findings: &[Finding]| findings.iter().any(|finding| finding.class == FindingClass::ChainBreak);
+    assert!(broken(&Reader::open_checked(dir.path()).unwrap().1.findings));
+    assert!(broken(&verify(dir.path()).unwrap().findings));
+    let mut checked = plain_options();
+    checked.check_digests = true;
+    assert!(broken(&Log::open(dir.path(), checked).unwrap().1.findings));
+    let error = rao_store::archive::seal(dir.path(), rao_store::RunId(run(1).0), plain_options()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Integrity, "{error}");
+    // A quick opening does not hash what the manifest vouches for. It notices as soon as anything else is wrong.
+    assert!(!Reader::open(dir.path()).unwrap().1.is_damaged());
+    let (other, length) = frame_of(&bytes, Kind::RolloutFinished, 1);
+    bytes[other + length - 1] ^= 0x01;
+    fs::write(journal(dir.path()), &bytes).unwrap();
+    assert!(broken(&Reader::open(dir.path()).unwrap().1.findings));
+}

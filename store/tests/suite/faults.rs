@@ -28,6 +28,8 @@ pub(crate) enum Survival {
     Durable,
     /// All of it.
     Written,
+    /// The first half of it.
+    Half,
     /// Each small page or not, by a coin with this seed.
     Coin(u64),
 }
@@ -48,6 +50,8 @@ struct State {
     durable: BTreeMap<PathBuf, usize>,
     /// Operations on files with this in their path are neither counted nor failed.
     spared: Option<&'static str>,
+    /// Directories in the order in which they were synced.
+    synced: Vec<PathBuf>,
 }
 
 /// The second part is a gate: while a test holds it, appends wait.
@@ -129,6 +133,11 @@ impl FaultFiles {
         files
     }
 
+    /// The directories that were synced, in order.
+    pub(crate) fn synced(&self) -> Vec<PathBuf> {
+        self.0.lock().unwrap().synced.clone()
+    }
+
     /// Every file there is.
     pub(crate) fn names(&self) -> Vec<PathBuf> {
         self.0.lock().unwrap().live.keys().cloned().collect()
@@ -158,7 +167,7 @@ impl FaultFiles {
         });
         let names = match survival {
             Survival::Durable => state.durable.clone(),
-            Survival::Written => state.live.clone(),
+            Survival::Half | Survival::Written => state.live.clone(),
             Survival::Coin(_) => {
                 let mut names = state.durable.clone();
                 names.retain(|path, _| state.live.contains_key(path) || coin.flip());
@@ -171,6 +180,7 @@ impl FaultFiles {
             let bytes = match survival {
                 Survival::Durable => inode.durable.clone(),
                 Survival::Written => inode.live.clone(),
+                Survival::Half => half(&inode.durable, &inode.live),
                 Survival::Coin(_) => coin.mix(&inode.durable, &inode.live),
             };
             Inode { live: bytes.clone(), durable: bytes }
@@ -234,7 +244,10 @@ impl Files for FaultFiles {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let state = self.0.lock().unwrap();
-        let inside = state.live.keys().filter(|path| path.parent() == Some(dir));
+        let mut inside = state.live.keys().filter(|path| path.parent() == Some(dir)).peekable();
+        if inside.peek().is_none() && !dir.exists() {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
         Ok(inside.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect())
     }
 
@@ -278,6 +291,7 @@ impl Files for FaultFiles {
         self.meet(false, |state, extent| {
             let inside = |path: &Path| path.parent() == Some(dir);
             if extent == Extent::Whole {
+                state.synced.push(dir.to_owned());
                 state.durable.retain(|path, _| !inside(path));
                 let names: Vec<_> =
                     state.live.iter().filter(|(path, _)| inside(path)).map(|(p, i)| (p.clone(), *i)).collect();
@@ -330,6 +344,12 @@ impl ReadFile for Handle {
     fn len(&self) -> io::Result<u64> {
         Ok(self.files.0.lock().unwrap().inodes[self.inode].live.len() as u64)
     }
+}
+
+/// What was appended to the durable bytes, cut in the middle.
+fn half(durable: &[u8], live: &[u8]) -> Vec<u8> {
+    let end = durable.len() + live.len().saturating_sub(durable.len()) / 2;
+    if live.starts_with(durable) { live[..end].to_vec() } else { durable.to_vec() }
 }
 
 struct Coin(u64);

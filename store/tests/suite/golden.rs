@@ -10,7 +10,8 @@ use rao_store::{
 };
 
 use crate::common::{
-    JOURNAL, copy_dir, everything, golden_dir, golden_flip, one_of_each, options, rollout, run, write_golden,
+    JOURNAL, copy_dir, everything, golden_dir, golden_flip, golden_texts_dir, one_of_each, options, rollout, run,
+    write_golden, write_golden_texts,
 };
 
 /// Golden logs are opened as copies: opening one for writing changes it.
@@ -112,4 +113,37 @@ fn the_log_without_a_manifest_gets_a_new_one() {
     let manifest = fs::read(dir.path().join("MANIFEST")).unwrap();
     let intact = fs::read(golden_dir().join("intact/MANIFEST")).unwrap();
     assert_eq!(Manifest::decode(&manifest), Manifest::decode(&intact));
+}
+
+#[test]
+fn logs_with_long_texts_and_dropped_runs_read_as_on_the_day_they_were_written() {
+    let golden = golden_texts_dir();
+    let dir = tempfile::tempdir().unwrap();
+    let wanted = write_golden_texts(dir.path());
+    for name in ["intact", "flipped", "unfinished"] {
+        for file in [JOURNAL, "MANIFEST"] {
+            let path = Path::new(name).join(file);
+            let (now, then) = (fs::read(dir.path().join(&path)).unwrap(), fs::read(golden.join(&path)).unwrap());
+            assert!(now == then, "{} differs: the format changed without a new version", path.display());
+        }
+    }
+    for name in ["intact", "unfinished"] {
+        let found = verify(&golden.join(name)).unwrap();
+        assert_eq!((found.findings.as_slice(), found.payloads, found.events), (&[][..], 2, 6));
+        let dropped: Vec<_> = found.dropped.iter().map(|dropped| (dropped.run, dropped.unfinished)).collect();
+        assert_eq!(dropped, [(run(2), name == "unfinished")]);
+        assert!(everything(&Reader::open(&golden.join(name)).unwrap().0) == wanted);
+        let copy = tempfile::tempdir().unwrap();
+        copy_dir(&golden.join(name), copy.path());
+        assert!(everything(&Log::open(copy.path(), options()).unwrap().0) == wanted);
+        // Opened for writing, the one is the other.
+        for file in [JOURNAL, "MANIFEST"] {
+            assert!(fs::read(copy.path().join(file)).unwrap() == fs::read(golden.join("intact").join(file)).unwrap());
+        }
+    }
+    let found = verify(&golden.join("flipped")).unwrap();
+    let lost: Vec<_> = found.findings.iter().filter_map(|finding| Some((finding.stream?, finding.seq?))).collect();
+    assert_eq!(lost, [(rollout(1, 0), Seq(1)), (rollout(1, 1), Seq(0)), (rollout(1, 1), Seq(2))]);
+    let read = everything(&Reader::open(&golden.join("flipped")).unwrap().0);
+    assert!(read.len() == 3 && read.iter().all(|event| wanted.contains(event)));
 }

@@ -413,6 +413,7 @@ class Session:
         sys.modules["__main__"] = self.module
         self.scope = vars(self.module)
         self.scope["__builtins__"] = sys.modules["builtins"]
+        self.scope["asyncio"] = asyncio
         for name, is_async in functions:
             self.scope[name] = self.tool(name, is_async)
 

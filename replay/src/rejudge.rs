@@ -1,0 +1,221 @@
+//! Judging recorded nodes again, beside the verdicts they have; and verdicts on record.
+//!
+//! New verdicts stand in the run's own stream, behind its end: they are no part of the execution and change neither its
+//! rewards nor its content digest. The evidence names the rollout.
+
+use std::collections::BTreeMap;
+
+use rao_engine::{Ended, EngineError, Tree, absorb_with};
+use rao_envs::judge::{JudgeIdentity, Panel, Role, Ruling};
+use rao_envs::{Assessment, Environment, Judgement};
+use rao_store::event::{Body, Event, Kind, Verdict};
+use rao_store::{Digest, EventSource, Filter, LogError, NodePath, RolloutId, RunId, Seq, Stream};
+
+/// The field of a later verdict's evidence that names its rollout.
+const ROLLOUT: &str = "rollout";
+
+/// A node that was judged again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rejudged {
+    /// The rollout.
+    pub rollout: RolloutId,
+    /// The node.
+    pub node: NodePath,
+    /// Its own success so far.
+    pub before: f64,
+    /// The new verdict.
+    pub verdict: Judgement,
+    /// The new judge's identity as canonical JSON.
+    pub judge: String,
+    /// Whether the judge was asked; otherwise the verdict was on record.
+    pub asked: bool,
+}
+
+/// What judging a run again came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rejudging {
+    /// The nodes that a judge judges, in the order of rollouts and of their ends.
+    pub nodes: Vec<Rejudged>,
+    /// Nodes that the environment itself judges.
+    pub by_environment: u64,
+    /// Nodes that would have the root's success.
+    pub by_root: u64,
+    /// Rollouts without an end, which are left out.
+    pub incomplete: u64,
+}
+
+/// Judges the nodes of a run again. Verdicts on record are not asked for again.
+///
+/// # Errors
+/// When the log cannot be read, the world cannot be opened, or a judge of recorded verdicts has none.
+pub fn rejudge(
+    source: &dyn EventSource,
+    run: RunId,
+    env: &dyn Environment,
+    panel: &Panel,
+) -> Result<Rejudging, EngineError> {
+    panel.remember(on_record(source, run)?.into_values().flatten());
+    let mut all = Rejudging::default();
+    for stream in source.streams(run) {
+        let Stream::Rollout(_, rollout) = stream else { continue };
+        let events: Vec<Event> = source.events(stream, Seq(0), &Filter::all()).collect::<Result<_, _>>()?;
+        rejudge_rollout(rollout, &events, env, panel, &mut all)?;
+    }
+    Ok(all)
+}
+
+fn rejudge_rollout(
+    rollout: RolloutId,
+    events: &[Event],
+    env: &dyn Environment,
+    panel: &Panel,
+    all: &mut Rejudging,
+) -> Result<(), EngineError> {
+    let tree = Tree::fold(events)?;
+    let (Some(started), Some(_)) = (&tree.started, &tree.finished) else {
+        all.incomplete += 1;
+        return Ok(());
+    };
+    let mut episode = env.open(&rao_engine::record::task_from_json(&started.task)?)?;
+    absorb_with(&mut *episode, events, &mut |episode, event| {
+        let Body::NodeFinished(end) = &event.body else { return Ok(()) };
+        let Some(node) = tree.node(&end.node) else { return Ok(()) };
+        let ended = Ended::of(node)?;
+        let assessment = episode.verify(end.node.ordinals(), &ended.as_ending());
+        let Assessment::Ask(question) = &assessment else {
+            all.by_environment += 1;
+            return Ok(());
+        };
+        let asked = !panel.knows(question);
+        match panel.rule(assessment)? {
+            Ruling::Given { judgement, judge: Some(judge) } => all.nodes.push(Rejudged {
+                rollout,
+                node: end.node.clone(),
+                before: node.success().unwrap_or_default(),
+                verdict: judgement,
+                judge,
+                asked,
+            }),
+            Ruling::Given { judge: None, .. } => all.by_environment += 1,
+            Ruling::AsRoot => all.by_root += 1,
+        }
+        Ok(())
+    })
+}
+
+impl Rejudged {
+    /// The event that stands behind the run's end.
+    #[must_use]
+    pub fn event(&self) -> Verdict {
+        let Judgement { score, source, mut evidence } = self.verdict.clone();
+        if let Some(fields) = evidence.as_object_mut() {
+            fields.insert(ROLLOUT.into(), self.rollout.0.into());
+        }
+        let evidence = evidence.to_string();
+        let evidence_digest = Digest::of(evidence.as_bytes());
+        Verdict { node: self.node.clone(), source, score, evidence, evidence_digest, judge: Some(self.judge.clone()) }
+    }
+
+    /// Whom the verdict is on.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        role_of(&self.node)
+    }
+}
+
+fn role_of(node: &NodePath) -> Role {
+    if node.parent().is_none() { Role::Root } else { Role::Child }
+}
+
+/// The verdicts that judges gave in a run, then and later, by role and judge.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn on_record(source: &dyn EventSource, run: RunId) -> Result<BTreeMap<(Role, String), Vec<Judgement>>, LogError> {
+    let mut found: BTreeMap<(Role, String), Vec<Judgement>> = BTreeMap::new();
+    for stream in source.streams(run) {
+        for event in source.events(stream, Seq(0), &Filter::kinds([Kind::Verdict])) {
+            let Body::Verdict(verdict) = event?.body else { continue };
+            let Some(judge) = verdict.judge else { continue };
+            let evidence = serde_json::from_str(&verdict.evidence).unwrap_or_default();
+            let judgement = Judgement { score: verdict.score, source: verdict.source, evidence };
+            found.entry((role_of(&verdict.node), judge)).or_default().push(judgement);
+        }
+    }
+    Ok(found)
+}
+
+/// The judges whose verdicts a log has for a role, with their verdicts; the rule that children have the root's success is
+/// none.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn recorded_judges(source: &dyn EventSource, role: Role) -> Result<Vec<(JudgeIdentity, Vec<Judgement>)>, LogError> {
+    let mut by_judge: BTreeMap<String, Vec<Judgement>> = BTreeMap::new();
+    for run in source.runs() {
+        for ((of, judge), verdicts) in on_record(source, run)? {
+            if of == role {
+                by_judge.entry(judge).or_default().extend(verdicts);
+            }
+        }
+    }
+    let read = |(judge, verdicts): (String, Vec<Judgement>)| {
+        serde_json::from_str(&judge).ok().filter(|id: &JudgeIdentity| id.kind != "root").map(|id| (id, verdicts))
+    };
+    Ok(by_judge.into_iter().filter_map(read).collect())
+}
+
+/// How far two judgements of the same nodes agree.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Agreement {
+    /// How many nodes.
+    pub nodes: u64,
+    /// Mean score before and now.
+    pub means: (f64, f64),
+    /// Share of nodes on which both say success, or both failure; success is a score of at least 0.5.
+    pub share: f64,
+    /// Cohen's kappa: agreement beyond chance, 1 at most; `None` where both are of one mind throughout.
+    pub kappa: Option<f64>,
+}
+
+impl Agreement {
+    /// Of pairs of scores, before and now.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    pub fn of(pairs: &[(f64, f64)]) -> Self {
+        if pairs.is_empty() {
+            return Agreement::default();
+        }
+        let count = pairs.len() as f64;
+        let mean = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).fold(0.0, |sum, value| sum + value) / count;
+        let share = |of: fn(&(f64, f64)) -> bool| pairs.iter().filter(|pair| of(pair)).count() as f64 / count;
+        let agreed = share(|pair| (pair.0 >= 0.5) == (pair.1 >= 0.5));
+        let (before, now) = (share(|pair| pair.0 >= 0.5), share(|pair| pair.1 >= 0.5));
+        let chance = before * now + (1.0 - before) * (1.0 - now);
+        Agreement {
+            nodes: pairs.len() as u64,
+            means: (mean(|pair| pair.0), mean(|pair| pair.1)),
+            share: agreed,
+            kappa: (chance < 1.0).then(|| (agreed - chance) / (1.0 - chance)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agreement_is_counted_beyond_chance() {
+        // The textbook table: 20 and 15 agreed of 50, 5 and 10 not.
+        let pairs: Vec<(f64, f64)> = [(1.0, 1.0, 20), (1.0, 0.0, 5), (0.0, 1.0, 10), (0.0, 0.0, 15)]
+            .into_iter()
+            .flat_map(|(a, b, n)| std::iter::repeat_n((a, b), n))
+            .collect();
+        let got = Agreement::of(&pairs);
+        assert_eq!((got.nodes, got.means, got.share), (50, (0.5, 0.6), 0.7));
+        assert!((got.kappa.unwrap_or_default() - 0.4).abs() < 1e-12);
+        assert_eq!(Agreement::of(&[(1.0, 0.75)]).kappa, None);
+        assert_eq!(Agreement::of(&[]), Agreement::default());
+    }
+}

@@ -1,0 +1,119 @@
+//! The mail environment, whole: recording, replaying, evaluating, training.
+
+use serde_json::json;
+
+use crate::common::{Place, text};
+
+/// Records questions about the synthetic mailbox.
+fn record(place: &Place, policy: &str, more: &[&str]) -> serde_json::Value {
+    let mut flags = vec!["--env", "mail"];
+    flags.extend(more);
+    place.record(policy, &flags)
+}
+
+#[test]
+fn every_check_replays_what_oracle_and_noisy_did() {
+    let place = Place::new();
+    for (policy, preset, tasks) in [("oracle", "hard", "2"), ("noisy", "medium", "4")] {
+        let recorded = record(&place, policy, &["--preset", preset, "--tasks", tasks]);
+        let events = recorded["events"].as_u64().unwrap();
+        for check in ["fold", "cells", "tools", "tokens"] {
+            let mut flags = vec!["replay", "--check", check];
+            flags.extend(if check == "tokens" { ["--tokenizer", "bytes"].as_slice() } else { &[] });
+            let replayed = place.json(&flags);
+            assert!(replayed["divergence"].is_null(), "{policy} {check}: {replayed}");
+            let rows = replayed["rollouts"].as_array().unwrap();
+            let compared: u64 = rows.iter().map(|row| row["compared"].as_u64().unwrap()).sum();
+            assert_eq!(compared, events, "{policy} {check}");
+        }
+        if policy == "oracle" {
+            assert_eq!(recorded["solved"], recorded["rollouts"], "{recorded}");
+            assert!(recorded["nodes"].as_u64() > Some(8), "the oracle delegates: {recorded}");
+        }
+    }
+    assert_eq!(place.json(&["verify"])["intact"], true);
+}
+
+#[test]
+fn the_recursive_oracle_needs_less_context_than_the_flat_one() {
+    let place = Place::new();
+    let flags = ["--preset", "hard", "--tasks", "8", "--group", "1", "--context", "12000", "--prompt", "brief"];
+    let rate = |more: &[&str]| {
+        let all = [flags.as_slice(), more].concat();
+        record(&place, "oracle", &all)["success"].as_f64().unwrap()
+    };
+    let (recursive, flat) = (rate(&[]), rate(&["--flat"]));
+    assert_eq!(recursive, 1.0);
+    assert!(flat <= 0.5, "a single agent's context holds only some of the mails: {flat}");
+}
+
+#[test]
+fn mail_is_evaluated_and_trained_on() {
+    let place = Place::new();
+    let flags = ["eval", "--env", "mail", "--policy", "oracle", "--tokenizer", "bytes", "--tasks", "3"];
+    let evaluated = place.json(&flags);
+    let row = &evaluated["difficulties"][0];
+    assert_eq!((text(row, "difficulty"), row["tasks"].as_u64(), row["successes"].as_u64()), ("easy", Some(3), Some(3)));
+
+    record(&place, "oracle", &[]);
+    place.init_model();
+    record(&place, "oracle", &["--tokenizer", "model", "--tasks", "1", "--group", "1"]);
+    let trained = place.json(&["train", "--loss", "sft", "--model", "model", "--steps", "1", "--out", "trained"]);
+    assert_eq!(trained["steps"], 1, "{trained}");
+}
+
+#[test]
+fn the_original_reward_is_graded() {
+    let place = Place::new();
+    let recorded = record(&place, "oracle", &["--env-option", "reward=art-e", "--tasks", "2", "--group", "1"]);
+    let mean = recorded["success"].as_f64().unwrap();
+    assert!(mean > 0.95 && mean < 1.0, "right, with the right sources, in a few turns: {recorded}");
+    assert!(place.json(&["replay", "--check", "tools"])["divergence"].is_null());
+}
+
+#[test]
+fn a_run_on_files_is_replayed_with_the_same_files() {
+    let place = Place::new();
+    let rows: Vec<String> = (1..=12)
+        .map(|number| {
+            json!({
+                "message_id": format!("<{number}>"), "subject": format!("Note {number}"), "from": "ann@x.example",
+                "to": ["bo@x.example"], "date": format!("2031-01-{number:02} 08:00:00"), "body": format!("Bring item {number}."),
+            })
+            .to_string()
+        })
+        .collect();
+    let question = json!({
+        "id": 1, "question": "What does note 7 ask for?", "answer": "item 7", "message_ids": ["<7>"],
+        "inbox_address": "bo@x.example", "query_date": "2031-02-01",
+    });
+    std::fs::create_dir(place.path().join("mine")).unwrap();
+    std::fs::write(place.path().join("mine/emails.jsonl"), rows.join("\n")).unwrap();
+    std::fs::write(place.path().join("mine/questions-train.jsonl"), question.to_string()).unwrap();
+    let recorded = record(&place, "oracle", &["--data", "mine", "--tasks", "1", "--group", "1"]);
+    assert_eq!((&recorded["rollouts"], &recorded["solved"]), (&json!(1), &json!(1)), "{recorded}");
+    assert!(place.json(&["replay", "--check", "tools", "--data", "mine"])["divergence"].is_null());
+    assert!(place.fails(&["replay", "--check", "tools"], 2).contains("--data"));
+    // Free text that differs from the truth is put before a judge; what is asked and answered is replayed too.
+    record(&place, "noisy", &["--data", "mine", "--tasks", "1", "--group", "24"]);
+    let verdicts = place.out(&["tail", "latest", "--kind", "verdict"]);
+    assert!(verdicts.contains("exact/mail/root") && verdicts.contains("mail/rao"), "{verdicts}");
+    assert!(place.json(&["replay", "--check", "tools", "--data", "mine"])["divergence"].is_null());
+    std::fs::write(place.path().join("mine/emails.jsonl"), rows[..11].join("\n")).unwrap();
+    assert!(place.fails(&["replay", "--check", "tools", "--data", "mine"], 2).contains("digest"));
+}
+
+#[test]
+fn wrong_options_are_named() {
+    let place = Place::new();
+    let fails = |more: &[&str]| {
+        let flags =
+            [["record", "--env", "mail", "--policy", "oracle", "--tokenizer", "bytes"].as_slice(), more].concat();
+        place.fails(&flags, 2)
+    };
+    assert!(fails(&["--env-option", "rewards=rao"]).contains("did you mean `reward`"));
+    assert!(fails(&["--env-option", "reward=gold"]).contains("rao or art-e"));
+    assert!(fails(&["--preset", "tiny"]).contains("choose from easy, medium, hard"));
+    let nowhere = ["record", "--env", "mail", "--policy", "oracle", "--tokenizer", "bytes", "--data", "nowhere"];
+    assert!(place.fails(&nowhere, 1).contains("cannot read nowhere"));
+}
