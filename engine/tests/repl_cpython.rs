@@ -198,6 +198,20 @@ fn a_limit_ends_the_cell_and_gives_back_the_session_before_it() {
         (Limit::Memory, "kept = 2\nx = []\nwhile True:\n    x.append('a' * 100_000)"),
         (Limit::Memory, "kept = 2\nx = 'a' * 10**10"),
         (Limit::Memory, "kept = 2\nx = list(range(10**12))"),
+        // Whether memory runs out depends on the machine, so a cell cannot catch that and go on.
+        (Limit::Memory, "kept = 2\ntry:\n    x = 'a' * 10**10\nexcept MemoryError:\n    print('caught')"),
+        (Limit::Memory, "kept = 2\ntry:\n    x = 'a' * 10**10\nexcept Exception:\n    print('caught')"),
+        (
+            Limit::Memory,
+            "kept = 2\nx = []\ndef fill():\n    try:\n        while True:\n            x.append('a' * 100_000)\n    \
+             except:\n        x.clear()\nfill()\nprint('caught')",
+        ),
+        (Limit::Memory, "import contextlib\nwith contextlib.suppress(MemoryError):\n    'a' * 10**10\nprint('caught')"),
+        (
+            Limit::Memory,
+            "import asyncio\nasync def big():\n    return 'a' * 10**10\nr = await asyncio.gather(big(), \
+             return_exceptions=True)\nprint('caught')",
+        ),
         (Limit::Calls, "kept = 2\nfor i in range(1001):\n    echo(i)"),
         (Limit::Calls, "kept = 2\ntry:\n    for i in range(1001):\n        echo(i)\nexcept BaseException:\n    pass"),
     ];
@@ -419,6 +433,11 @@ fn asyncio_is_whole_and_waits_only_for_the_host() {
         let output = cell(&mut *repl, code);
         assert_eq!((output.stdout.as_str(), output.error), (expected, None), "{code}");
     }
+    let own = "class Mine(MemoryError):\n    pass\nfor error in (MemoryError('mine'), Mine()):\n    try:\n        raise error\n    \
+               except MemoryError as caught:\n        print(repr(caught))\n    else:\n        print('none')\n    finally:\n        \
+               print('after')";
+    let output = cell(&mut *repl, own);
+    assert_eq!((output.stdout.as_str(), output.error), ("MemoryError('mine')\nafter\nMine()\nafter\n", None));
     let errors = [
         ("await asyncio.Event().wait()", "RuntimeError: the cell waits for something that can no longer happen"),
         ("asyncio.run(asyncio.sleep(0))", "RuntimeError: asyncio.run() cannot be called from a running event loop"),

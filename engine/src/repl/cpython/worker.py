@@ -11,6 +11,7 @@ import asyncio
 
 del sys.modules["ssl"]
 import ast
+import contextlib
 import heapq
 import inspect
 import io
@@ -323,7 +324,10 @@ class Loop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro, **options):
-        return asyncio.Task(coro, loop=self, **options)
+        task = asyncio.Task(coro, loop=self, **options)
+        # `gather` and others hand errors on as values: this comes before any callback of theirs.
+        task.add_done_callback(self.session.check_task)
+        return task
 
     def run_in_executor(self, executor, func, *args):
         """There are no threads: the function runs here and now."""
@@ -387,6 +391,43 @@ def nest(levels):
     return levels and nest(levels - 1)
 
 
+def is_memory_limit(error):
+    """Whether an allocation failed. A MemoryError that a cell raises itself has words, or is of its own making."""
+    if type(error) is MemoryError:
+        return not error.args
+    return isinstance(error, MemoryError) and type(error).__module__ != "__main__"
+
+
+# What a `try` looks at before its own handlers. The names in it, in angle brackets, are none that a cell could use; and no
+# Python function is called for any other error, which may be a stack overflow.
+GUARD = "end() if isinstance(exc_info()[1], MemoryError) else ()"
+
+
+def guard():
+    tree = ast.parse(GUARD, mode="eval").body
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = f"<{node.id}>"
+    return ast.ExceptHandler(tree, None, [ast.Pass()])
+
+
+def compiled(source, name):
+    """The cell's code. Whether memory runs out depends on the machine, so no cell may go on from that: in front of its own
+    handlers each `try` gets one that ends the cell at the limit, and that catches nothing else."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    if "except" in source:
+        with contextlib.suppress(RecursionError):
+            tree = compile(source, name, "exec", flags=flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Try) and node.handlers:
+                    first = guard()
+                    for part in ast.walk(first):
+                        ast.copy_location(part, node.handlers[0])
+                    node.handlers.insert(0, first)
+            return compile(tree, name, "exec", flags=flags, dont_inherit=True)
+    return compile(source, name, "exec", flags=flags, dont_inherit=True)
+
+
 class Headroom:
     """Stack for a whole exchange with the host: one that a stack overflow cuts short would leave its reply behind."""
 
@@ -416,6 +457,39 @@ class Session:
         self.scope["asyncio"] = asyncio
         for name, is_async in functions:
             self.scope[name] = self.tool(name, is_async)
+        self.reserve = bytearray(1 << 18)
+        self.watch_memory()
+
+    def watch_memory(self):
+        def end():
+            self.check_memory(sys.exc_info()[1])
+            return ()
+
+        suppresses = contextlib.suppress.__exit__
+
+        def __exit__(suppress, kind, error, trace):
+            self.check_memory(error)
+            return suppresses(suppress, kind, error, trace)
+
+        for function in (end, isinstance, sys.exc_info, MemoryError):
+            vars(sys.modules["builtins"])[f"<{function.__name__}>"] = function
+        contextlib.suppress.__exit__ = __exit__
+
+    def check_memory(self, error):
+        """Ends the cell here and now, and with it this process, if the error is the memory limit's."""
+        if not is_memory_limit(error):
+            return
+        self.reserve = None
+        try:
+            self.out.send()
+        except MemoryError:
+            pass  # the rest of its output is lost with it
+        self.channel.write(b"D", '{"error":null,"memory":true}')
+        os._exit(0)
+
+    def check_task(self, task):
+        if not task.cancelled():
+            self.check_memory(task.exception())
 
     def tool(self, name, is_async):
         if is_async:
@@ -499,7 +573,7 @@ class Session:
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         error = None
         try:
-            code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            code = compiled(source, name)
         except BaseException as refused:
             error = refused
         else:
@@ -510,7 +584,7 @@ class Session:
                 future.exception()
         self.pending.clear()
         self.out.send()
-        is_memory = type(error) is MemoryError and not error.args
+        is_memory = is_memory_limit(error)
         text = None if error is None else self.error_text(error)
         del error
         self.channel.write(b"D", dumps({"error": text, "memory": is_memory}))
