@@ -12,55 +12,31 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rao_engine::record::{Plan, record};
-use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{BudgetModel, EngineConfig, Scheduler, Scripted, Tree};
+use rao_engine::{EngineConfig, Scripted, Tree};
+use rao_envs::Script;
 use rao_envs::judge::Panel;
-use rao_envs::textcraft::{TextCraft, TextCraftConfig};
-use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
 use rao_policy::mini_chat;
 use rao_replay::objective::loss_of;
 use rao_replay::trainer::{Flow, NoSink, Resources, Settings, SftFilter, StepReport, Trainer};
-use rao_store::event::HostFacts;
 use rao_store::{EventSource, Filter, Log, Options, Reader, RunId, Seq, Stream};
+use rao_testkit::{env, host, repl, tiny};
 
 const RUN: RunId = RunId([1; 16]);
 const ROLLOUTS: usize = 1_000;
 const STEPS: u64 = 8;
 
 fn config() -> EngineConfig {
-    EngineConfig {
-        recursive: true,
-        max_depth: 3,
-        max_steps: 8,
-        budget: BudgetModel::PerAgent,
-        max_nodes: 64,
-        context: 8192,
-        max_tokens: 256,
-        temperature: 1.0,
-        prompt: PromptStyle::Brief,
-        loop_guard: true,
-        lambda: 0.0,
-        cell: CellLimits::default(),
-        scheduler: Scheduler::Rounds,
-        ancestors: false,
-        judges: None,
-        top_p: 1.0,
-        decoding: rao_engine::Decoding::default(),
-    }
+    EngineConfig { max_tokens: 256, lambda: 0.0, ..rao_testkit::config() }
 }
 
 fn record_noisy(dir: &Path) -> (u64, Duration) {
-    let env: Arc<dyn Environment> = Arc::new(TextCraft::new(TextCraftConfig::default()).unwrap());
-    let presets = vec!["tiny".to_owned()];
-    let tasks = env.tasks(&Selection { presets, split: Split::Train, count: Some(ROLLOUTS / 4), seed: 1 }).unwrap();
-    let plan =
-        Plan { env, tasks, group_size: 4, config: config(), seed: 1, only: None, width: 64, panel: Panel::default() };
+    let (env, panel) = (env(), Panel::default());
+    let tasks = tiny(&*env, ROLLOUTS / 4, 1);
+    let plan = Plan { env, tasks, group_size: 4, config: config(), seed: 1, only: None, width: 64, panel };
     let log = Arc::new(Log::open(dir, Options::new(Arc::new(|| 0))).unwrap().0);
     let mut actor = Scripted::new(Script::Noisy, Arc::new(mini_chat().unwrap()));
-    let repl: Arc<dyn ReplEngine> = Arc::new(Monty::new());
-    let host = HostFacts { program: "bench".into(), facts: Vec::new() };
     let began = Instant::now();
-    let recorded = record(&log, RUN, &plan, host, &mut actor, &repl, &mut |_| ControlFlow::Continue(())).unwrap();
+    let recorded = record(&log, RUN, &plan, host(), &mut actor, &repl(), &mut |_| ControlFlow::Continue(())).unwrap();
     log.flush().unwrap();
     (recorded.events, began.elapsed())
 }

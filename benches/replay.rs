@@ -11,63 +11,36 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rao_engine::record::{Plan, record};
-use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted};
+use rao_engine::{Actor, EngineConfig, Scripted};
+use rao_envs::Script;
 use rao_envs::judge::Panel;
-use rao_envs::textcraft::{TextCraft, TextCraftConfig};
-use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
-use rao_policy::{Chat, Sampler, mini_chat};
+use rao_policy::mini_chat;
 use rao_replay::check::{Check, Means, Request, replay_rollout};
-use rao_store::event::{HostFacts, LogProbKind, PolicyIdentity, SamplerSettings, StopReason};
-use rao_store::{EventSource, Log, Options, Reader, RolloutId, RunId, Seq, Stream, TokenId};
+use rao_store::{EventSource, Log, Options, Reader, RolloutId, RunId, Seq, Stream};
+use rao_testkit::{Played, env, host, repl, tiny};
 
 const RUN: RunId = RunId([1; 16]);
 /// Steps of the long rollout; with the calls of each, it has at least 10,000 events.
 const STEPS: u32 = 6;
 
 fn config() -> EngineConfig {
-    EngineConfig {
-        recursive: true,
-        max_depth: 3,
-        max_steps: 8,
-        budget: BudgetModel::PerAgent,
-        max_nodes: 64,
-        context: 8192,
-        max_tokens: 256,
-        temperature: 1.0,
-        prompt: PromptStyle::Brief,
-        loop_guard: false,
-        lambda: 0.0,
-        cell: CellLimits::default(),
-        scheduler: Scheduler::Rounds,
-        ancestors: false,
-        judges: None,
-        top_p: 1.0,
-        decoding: rao_engine::Decoding::default(),
-    }
-}
-
-fn env() -> Arc<dyn Environment> {
-    Arc::new(TextCraft::new(TextCraftConfig::default()).unwrap())
+    EngineConfig { max_tokens: 256, loop_guard: false, lambda: 0.0, ..rao_testkit::config() }
 }
 
 fn record_in(dir: &Path, tasks: usize, actor: &mut dyn Actor) -> Duration {
-    let (env, presets) = (env(), vec!["tiny".to_owned()]);
-    let tasks = env.tasks(&Selection { presets, split: Split::Train, count: Some(tasks), seed: 1 }).unwrap();
-    let plan =
-        Plan { env, tasks, group_size: 1, config: config(), seed: 1, only: None, width: 64, panel: Panel::default() };
+    let (env, panel) = (env(), Panel::default());
+    let tasks = tiny(&*env, tasks, 1);
+    let plan = Plan { env, tasks, group_size: 1, config: config(), seed: 1, only: None, width: 64, panel };
     let log = Arc::new(Log::open(dir, Options::new(Arc::new(|| 0))).unwrap().0);
-    let repl: Arc<dyn ReplEngine> = Arc::new(Monty::new());
-    let host = HostFacts { program: "bench".into(), facts: Vec::new() };
     let began = Instant::now();
-    record(&log, RUN, &plan, host, actor, &repl, &mut |_| ControlFlow::Continue(())).unwrap();
+    record(&log, RUN, &plan, host(), actor, &repl(), &mut |_| ControlFlow::Continue(())).unwrap();
     log.flush().unwrap();
     began.elapsed()
 }
 
 /// Replays all rollouts and counts the events that were compared.
 fn replay_all(reader: &Reader, check: Check) -> u64 {
-    let mut means = Means { env: Some(env()), repl: Arc::new(Monty::new()), actor: None };
+    let mut means = Means { env: Some(env()), repl: repl(), actor: None };
     let mut compared = 0;
     for stream in reader.streams(RUN) {
         if let Stream::Rollout(run, rollout) = stream {
@@ -80,34 +53,11 @@ fn replay_all(reader: &Reader, check: Check) -> u64 {
 }
 
 /// Makes many tool calls in each of its cells.
-struct Busy(Arc<Chat>);
-
-impl Actor for Busy {
-    fn identity(&self) -> PolicyIdentity {
-        Scripted::new(Script::Oracle, Arc::clone(&self.0)).identity()
-    }
-
-    fn chat(&self) -> &Arc<Chat> {
-        &self.0
-    }
-
-    fn act(&mut self, batch: &[Ask<'_>]) -> Result<Vec<Action>, EngineError> {
-        let act = |ask: &Ask<'_>| {
-            let cell = if ask.step < STEPS { "for i in range(900):\n    view_inventory()" } else { "finish('done')" };
-            let text = format!("<python>{cell}</python>");
-            Action {
-                tokens: self.0.encode_action(&text).unwrap().into_iter().map(TokenId).collect(),
-                text,
-                logprobs: Vec::new(),
-                logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings::whole(0.0, 0),
-                stop: StopReason::Scripted,
-            }
-        };
-        Ok(batch.iter().map(act).collect())
-    }
-
-    fn release(&mut self, _row: u64) {}
+fn busy() -> Played {
+    Played::new(|ask| match ask.step {
+        0..STEPS => "for i in range(900):\n    view_inventory()".to_owned(),
+        _ => "finish('done')".to_owned(),
+    })
 }
 
 fn replay(c: &mut Criterion) {
@@ -124,11 +74,7 @@ fn replay(c: &mut Criterion) {
     }
 
     let mini = tempfile::tempdir().unwrap();
-    let policy = rao_policy::mini().unwrap();
-    let chat = Arc::new(policy.chat().clone());
-    let sampler = Sampler::whole(1.0, config().max_tokens);
-    let mut actor = Sampled::new(Box::new(policy), chat, sampler, config().context);
-    let recording = record_in(mini.path(), 8, &mut actor);
+    let recording = record_in(mini.path(), 8, &mut *rao_testkit::mini(&config()));
     let (reader, _) = Reader::open(mini.path()).unwrap();
     let timed = |_| {
         let began = Instant::now();
@@ -142,7 +88,7 @@ fn replay(c: &mut Criterion) {
     );
 
     let long = tempfile::tempdir().unwrap();
-    record_in(long.path(), 1, &mut Busy(Arc::new(Chat::bytes().unwrap())));
+    record_in(long.path(), 1, &mut busy());
     let (reader, _) = Reader::open(long.path()).unwrap();
     let events = reader.head(Stream::Rollout(RUN, RolloutId(0))).unwrap().count;
     assert!(events >= 10_000, "{events}");
@@ -153,7 +99,7 @@ fn replay(c: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter(|| {
                 let (reader, _) = Reader::open(long.path()).unwrap();
-                let mut means = Means { env: Some(env()), repl: Arc::new(Monty::new()), actor: None };
+                let mut means = Means { env: Some(env()), repl: repl(), actor: None };
                 let request = Request { check: Check::Tools, from: Seq(from) };
                 let checked = replay_rollout(&reader, RUN, RolloutId(0), &request, &mut means).unwrap();
                 assert_eq!((checked.divergence, checked.skipped), (None, from));

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use rao_engine::repl::Monty;
+use rao_envs::Environment;
 use rao_replay::check::{Check, Checked, Divergence, Means, ReplayError, Request, manifest, replay_rollout};
+use rao_replay::recorded::OtherData;
 use rao_store::{EventSource, RolloutId, RunId, Seq, Stream, Target, resolve_target};
 use serde_json::{Value, json};
 
@@ -56,6 +58,10 @@ pub(crate) struct ReplayArgs {
     all: bool,
     #[command(flatten)]
     data: DataArgs,
+    /// Replay with the data that `--data` names even if it is not what the run was recorded with: the first event at which
+    /// it makes a difference is then reported.
+    #[arg(long)]
+    other_data: bool,
     #[command(flatten)]
     policy: PolicyArgs,
     #[command(flatten)]
@@ -85,6 +91,9 @@ pub(crate) fn run(args: &ReplayArgs, out: &mut Out) -> Result<(), Failure> {
     let mut all = Replayed::default();
     for (run, rollouts) in &chosen {
         let mut means = means(&source, *run, args.check.check(), &args.data, &args.policy, &args.python)?;
+        if args.other_data {
+            means.env = means.env.map(|env| -> Arc<dyn Environment> { Arc::new(OtherData(env)) });
+        }
         let request = Request { check: args.check.check(), from };
         check_run(&source, *run, rollouts, &request, &mut means, args.all, &mut all)?;
     }

@@ -5,6 +5,8 @@
 //! it can be verified, archived, replayed and trained on without its base, at the cost of the copied bytes. The run of the
 //! forks is an interrupted run like any other, and [`crate::record::resume`] carries it to its end.
 
+use std::collections::VecDeque;
+
 use rao_envs::Task;
 use rao_store::event::{Body, ForkBase, HostFacts, PolicyIdentity, RolloutStarted, RunStarted};
 use rao_store::{Address, EventSource, Expected, Filter, Log, RolloutId, RunId, Seq, Stream, Ticket};
@@ -13,6 +15,9 @@ use crate::error::EngineError;
 use crate::record::{Plan, task_from_json};
 use crate::seed;
 use crate::tree::Tree;
+
+/// Forks whose beginnings are on their way to the disk at a time: each is as long as what it shares.
+const AT_A_TIME: usize = 8;
 
 /// What forks leave from: a recorded rollout as of one of its events.
 #[derive(Clone, Debug)]
@@ -124,14 +129,17 @@ pub fn begin(
         let manifest = RunStarted { durability: log.durability().to_string(), ..manifest };
         log.append(own, Expected::Exactly(Seq(0)), vec![manifest.into(), host.into()])?;
     }
-    let mut tickets: Vec<Ticket> = Vec::new();
+    let mut tickets: VecDeque<Ticket> = VecDeque::new();
     for member in plan.rollouts() {
+        while tickets.len() >= AT_A_TIME {
+            tickets.pop_front().map(Ticket::wait).transpose()?;
+        }
         let stream = Stream::Rollout(run, member);
         let there = log.head(stream).map_or(0, |head| head.count);
         let bodies = base.beginning(member, plan.seed, &policy);
         let missing: Vec<Body> = bodies.into_iter().skip(usize::try_from(there).unwrap_or(usize::MAX)).collect();
         if !missing.is_empty() {
-            tickets.push(log.submit(stream, Expected::Exactly(Seq(there)), missing));
+            tickets.push_back(log.submit(stream, Expected::Exactly(Seq(there)), missing));
         }
     }
     for ticket in tickets {

@@ -98,6 +98,11 @@ fn the_oracle_answers_every_generated_question() {
     let tasks = env.tasks(&selection(&["2k", "8k"], Split::Train, Some(60))).unwrap();
     let config = settings(&*env, PromptStyle::Brief);
     let (trees, success) = trees(env, tasks, config, Script::Oracle);
+    for tree in &trees {
+        for node in tree.nodes() {
+            assert_eq!(node.success(), Some(1.0), "node {} of {:?}: {:?}", node.path, tree.started, node.verdicts);
+        }
+    }
     assert_eq!(success, 1.0);
     assert!(trees.iter().flat_map(Tree::nodes).all(|node| node.success() == Some(1.0)));
     let root = trees[1].root().unwrap();

@@ -61,7 +61,7 @@ impl Actor for Splitting {
 
     fn act(&mut self, batch: &[Ask<'_>]) -> Result<Vec<Action>, EngineError> {
         let play = |ask: &Ask<'_>| {
-            let split = "size = len(context) // 7\nparts = await asyncio.gather(*[launch_subagent('Measure.', \
+            let split = "size = len(context) // 7 + 1\nparts = await asyncio.gather(*[launch_subagent('Measure.', \
                          context[at:at + size]) for at in range(0, len(context), size)])\nfinish(sum(parts))";
             let cell = if ask.node.ordinals().len() == 3 { "finish(len(context))" } else { split };
             let text = format!("<python>{cell}</python>");
@@ -136,5 +136,6 @@ fn a_text_of_20_mb_goes_through_three_levels_without_many_copies() {
     assert!(tree.len() > 50 && tree.nodes().all(|node| node.context_text.shares(&root.context_text)));
     let factor = most.saturating_sub(before) as f64 / bytes as f64;
     println!("{bytes} bytes of text, {} nodes: memory grew by at most {factor:.2} times the text", tree.len());
-    assert!(factor < 3.2, "{factor}");
+    // Each level holds its pieces in its interpreters, and a cell holds those that it hands on.
+    assert!(factor < 4.0, "{factor}");
 }

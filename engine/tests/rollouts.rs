@@ -8,60 +8,18 @@ use std::sync::{Arc, Mutex};
 
 use rao_engine::repl::{CellLimits, Monty, ReplEngine};
 use rao_engine::{
-    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scheduler, Scripted, Sink, Tree,
-    absorb, rounds, seed,
+    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scripted, Tree, absorb, rounds,
+    seed,
 };
 use rao_envs::textcraft::{TextCraft, TextCraftConfig};
-use rao_envs::{Environment, PromptStyle, Script, Selection, Split, Task};
+use rao_envs::{Environment, Script, Task};
 use rao_policy::Chat;
-use rao_store::event::{
-    Answer, Body, Event, LogProbKind, Outcome, PolicyIdentity, RefusalReason, RolloutStarted, SamplerSettings,
-    StopReason,
-};
-use rao_store::{NodePath, RolloutId, RunId, Seq, Stream};
-
-type Written = Arc<Mutex<Vec<Event>>>;
-
-struct Memory {
-    stream: Stream,
-    written: Written,
-}
-
-impl Sink for Memory {
-    fn emit(&mut self, seq: Seq, body: &Body) -> Result<(), EngineError> {
-        self.written.lock().unwrap().push(Event { stream: self.stream, seq, at_us: 0, body: body.clone() });
-        Ok(())
-    }
-
-    fn hand_on(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn settle(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-}
+use rao_store::event::{Answer, Body, Event, Outcome, PolicyIdentity, RefusalReason, RolloutStarted};
+use rao_store::{NodePath, RolloutId, RunId, Stream};
+use rao_testkit::{Memory, Played, Written, tiny};
 
 fn config() -> EngineConfig {
-    EngineConfig {
-        recursive: true,
-        max_depth: 3,
-        max_steps: 8,
-        budget: BudgetModel::PerAgent,
-        max_nodes: 64,
-        context: 8192,
-        max_tokens: 256,
-        temperature: 1.0,
-        prompt: PromptStyle::Brief,
-        loop_guard: true,
-        lambda: 0.25,
-        cell: CellLimits::default(),
-        scheduler: Scheduler::Rounds,
-        ancestors: false,
-        judges: None,
-        top_p: 1.0,
-        decoding: rao_engine::Decoding::default(),
-    }
+    EngineConfig { max_tokens: 256, lambda: 0.25, ..rao_testkit::config() }
 }
 
 struct Bench {
@@ -78,8 +36,7 @@ impl Bench {
     }
 
     fn tasks(&self, count: usize) -> Vec<Task> {
-        let presets = vec!["tiny".to_owned()];
-        self.env.tasks(&Selection { presets, split: Split::Train, count: Some(count), seed: 7 }).unwrap()
+        tiny(&self.env, count, 7)
     }
 
     fn started(&self, task: &Task, policy: PolicyIdentity) -> RolloutStarted {
@@ -137,46 +94,13 @@ impl Bench {
     }
 }
 
-/// An actor that plays given cells, by node path.
-struct Played {
-    chat: Arc<Chat>,
-    cells: BTreeMap<&'static str, Vec<&'static str>>,
-}
-
-impl Played {
-    fn new(bench: &Bench, cells: &[(&'static str, &[&'static str])]) -> Self {
-        let cells = cells.iter().map(|(node, cells)| (*node, cells.to_vec())).collect();
-        Played { chat: Arc::clone(&bench.chat), cells }
-    }
-}
-
-impl Actor for Played {
-    fn identity(&self) -> PolicyIdentity {
-        Scripted::new(Script::Oracle, Arc::clone(&self.chat)).identity()
-    }
-
-    fn chat(&self) -> &Arc<Chat> {
-        &self.chat
-    }
-
-    fn act(&mut self, batch: &[Ask<'_>]) -> Result<Vec<Action>, EngineError> {
-        let play = |ask: &Ask<'_>| {
-            let cells = self.cells.get(ask.node.to_string().as_str());
-            let cell = cells.and_then(|cells| cells.get(ask.step as usize)).copied().unwrap_or("finish('default')");
-            let text = format!("<python>{cell}</python>");
-            Action {
-                tokens: self.chat.encode_action(&text).unwrap().into_iter().map(rao_store::TokenId).collect(),
-                text,
-                logprobs: Vec::new(),
-                logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings::whole(0.0, 0),
-                stop: StopReason::Scripted,
-            }
-        };
-        Ok(batch.iter().map(play).collect())
-    }
-
-    fn release(&mut self, _row: u64) {}
+/// An actor that plays given cells, by node path; nodes without cells finish.
+fn played(cells: &[(&'static str, &[&'static str])]) -> Played {
+    let cells: BTreeMap<_, Vec<&'static str>> = cells.iter().map(|(node, cells)| (*node, cells.to_vec())).collect();
+    Played::new(move |ask| {
+        let own = cells.get(ask.node.to_string().as_str());
+        own.and_then(|own| own.get(ask.step as usize)).copied().unwrap_or("finish('default')").to_owned()
+    })
 }
 
 /// Compares event by event, so that a failure shows the first difference only.
@@ -267,7 +191,7 @@ fn nodes_never_share_a_row_even_after_others_ended() {
     let item = craftable(&task);
     let three = leak(format!("await asyncio.gather(*[launch_subagent({{'{item}': 1}}) for _ in range(3)])"));
     let cells: [(&str, &[&str]); 2] = [("0", &[three, three]), ("0.1", &["x = 1", "x = 2", "x = 3"])];
-    let mut actor = Rows { played: Played::new(&bench, &cells), seen: Vec::new() };
+    let mut actor = Rows { played: played(&cells), seen: Vec::new() };
     bench.record(&task, &mut actor, &[]);
     for batch in &actor.seen {
         let mut rows = batch.clone();
@@ -301,16 +225,13 @@ fn answers_reach_the_calls_that_asked_for_them() {
         "a = await launch_subagent({{'{item}': 1}})\nb, c = await asyncio.gather(launch_subagent({{'{item}': 1}}), \
          launch_subagent({{'{item}': 1}}))\nprint(a, b, c)"
     ));
-    let mut actor = Played::new(
-        &bench,
-        &[
-            ("0", &[twice, "finish('root')"]),
-            ("0.0", &["finish('first')"]),
-            // The second child needs longer than the third, so its answer comes in a later group.
-            ("0.1", &["x = 1", "finish('second')"]),
-            ("0.2", &["finish('third')"]),
-        ],
-    );
+    let mut actor = played(&[
+        ("0", &[twice, "finish('root')"]),
+        ("0.0", &["finish('first')"]),
+        // The second child needs longer than the third, so its answer comes in a later group.
+        ("0.1", &["x = 1", "finish('second')"]),
+        ("0.2", &["finish('third')"]),
+    ]);
     let (events, tree) = bench.record(&task, &mut actor, &[]);
     let output = tree.root().unwrap().steps[0].output.clone().unwrap();
     assert_eq!((output.stdout.as_str(), output.error), ("first second third\n", None));
@@ -328,8 +249,7 @@ fn a_cell_that_ends_cancels_what_it_left_running() {
     let raise = leak(format!(
         "async def boom():\n    raise ValueError('now')\ntry:\n    await asyncio.gather(launch_subagent({{'{item}': 1}}), boom())\nexcept ValueError as e:\n    print('caught', e)"
     ));
-    let mut actor =
-        Played::new(&bench, &[("0", &[raise, "finish('done')"]), ("0.0", &["x = 1", "y = 2", "finish('late')"])]);
+    let mut actor = played(&[("0", &[raise, "finish('done')"]), ("0.0", &["x = 1", "y = 2", "finish('late')"])]);
     let (_, tree) = bench.record(&task, &mut actor, &[]);
     let child = tree.node(&NodePath::root().child(0)).unwrap();
     assert_eq!(child.outcome, Some(Outcome::Cancelled));
@@ -344,7 +264,7 @@ fn refusals_make_no_node_and_come_back_as_text() {
     let item = craftable(&task);
     let launch = leak(format!("print(await launch_subagent({{'{item}': 1}}))"));
     let bad = "print(await launch_subagent({'no_such_item': 1}))\nprint(await launch_subagent({}))";
-    let mut actor = Played::new(&bench, &[("0", &[launch, bad, launch]), ("0.0", &[launch])]);
+    let mut actor = played(&[("0", &[launch, bad, launch]), ("0.0", &[launch])]);
     let (events, tree) = bench.record(&task, &mut actor, &[]);
     assert_eq!(tree.len(), 2);
     let reasons: Vec<RefusalReason> = events
@@ -365,7 +285,7 @@ fn a_shared_budget_is_split_and_what_is_unused_returns() {
     let big = leak(format!("print(await launch_subagent({{'{item}': 1}}, num_steps=9))"));
     let fair = leak(format!("print(await launch_subagent({{'{item}': 1}}, num_steps=4))"));
     // Step 1 of 10: nine remain, and a child of nine would need ten.
-    let mut actor = Played::new(&bench, &[("0", &[big, fair, fair, fair])]);
+    let mut actor = played(&[("0", &[big, fair, fair, fair])]);
     let (events, tree) = bench.record(&task, &mut actor, &[]);
     let refused = events.iter().filter(|e| matches!(e.body, Body::SpawnRefused(_))).count();
     // 1 step and 4 + 1 for a child leave 3 of 8 if nothing returns; children that use one step make room for a second.
@@ -377,17 +297,17 @@ fn a_shared_budget_is_split_and_what_is_unused_returns() {
 fn nodes_end_by_steps_by_loops_and_by_their_window() {
     let bench = Bench::new(config());
     let task = bench.tasks(1).remove(0);
-    let mut actor = Played::new(&bench, &[("0", &["x=1", "x=2", "x=3", "x=4", "x=5", "x=6", "x=7", "x=8", "x=9"])]);
+    let mut actor = played(&[("0", &["x=1", "x=2", "x=3", "x=4", "x=5", "x=6", "x=7", "x=8", "x=9"])]);
     let (_, tree) = bench.record(&task, &mut actor, &[]);
     assert_eq!(tree.root().unwrap().outcome, Some(Outcome::OutOfSteps));
     assert_eq!(tree.root().unwrap().steps.len(), 8);
 
-    let mut actor = Played::new(&bench, &[("0", &["x=1", "print(1)", "print(1)", "print(1)", "print(1)"])]);
+    let mut actor = played(&[("0", &["x=1", "print(1)", "print(1)", "print(1)", "print(1)"])]);
     let (_, tree) = bench.record(&task, &mut actor, &[]);
     assert_eq!(tree.root().unwrap().outcome, Some(Outcome::Stuck));
 
     let narrow = Bench::new(EngineConfig { context: 700, ..config() });
-    let mut actor = Played::new(&narrow, &[("0", &["print('a' * 900)"])]);
+    let mut actor = played(&[("0", &["print('a' * 900)"])]);
     let (_, tree) = narrow.record(&task, &mut actor, &[]);
     assert_eq!(tree.root().unwrap().outcome, Some(Outcome::ContextOverflow));
     assert_eq!(tree.finished.unwrap().success, 0.0);
@@ -398,7 +318,7 @@ fn a_cell_that_hits_a_limit_leaves_the_node_and_its_variables_as_before() {
     let cell = CellLimits { time_ms: 150, ..CellLimits::default() };
     let bench = Bench::new(EngineConfig { cell, ..config() });
     let task = bench.tasks(1).remove(0);
-    let mut actor = Played::new(&bench, &[("0", &["x = 1", "x = 2\nwhile True:\n    pass", "print(x)", "finish(x)"])]);
+    let mut actor = played(&[("0", &["x = 1", "x = 2\nwhile True:\n    pass", "print(x)", "finish(x)"])]);
     let (events, tree) = bench.record(&task, &mut actor, &[]);
     let root = tree.root().unwrap();
     assert!(root.steps[1].output.as_ref().unwrap().limit.is_some());

@@ -204,6 +204,12 @@ pub trait Environment: Send + Sync {
     /// # Errors
     /// When the task's body is not one of this environment's.
     fn open(&self, task: &Task) -> Result<Box<dyn Episode>, EnvError>;
+
+    /// The task as one of the data that is loaded now, where it names other data by its digest. A replay that looks for
+    /// the event at which changed data makes a difference opens this in the task's place.
+    fn on_own_data(&self, task: &Task) -> Task {
+        task.clone()
+    }
 }
 
 /// The state of one rollout's world, shared by all nodes of its tree.

@@ -37,6 +37,10 @@ impl Architecture {
     }
 }
 
+/// The most layers, and experts of a layer, that a configuration may name: far beyond any model, and few enough that a forged
+/// file cannot make the program list tensors without end.
+const MOST: usize = 4096;
+
 /// The shape of a decoder, as Hugging Face's `config.json` gives it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -124,6 +128,8 @@ impl Config {
         let fault = if [self.vocab_size, self.hidden_size, self.intermediate_size, self.layers, self.heads].contains(&0)
         {
             "a size is zero"
+        } else if self.layers > MOST || self.experts.as_ref().is_some_and(|experts| experts.count > MOST) {
+            "it has more layers or experts than any model"
         } else if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
             "num_key_value_heads must divide num_attention_heads"
         } else if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
@@ -289,6 +295,7 @@ mod tests {
         assert!(message("num_key_value_heads", json!(3)).contains("num_key_value_heads"));
         assert!(message("quantization_config", json!({"quant_method": "fp8"})).contains("fp8"));
         assert!(message("hidden_act", json!("gelu")).contains("gelu"));
+        assert!(message("num_hidden_layers", json!(1_000_000_000)).contains("more layers"));
         assert!(message("vocab_size", json!("many")).contains("config.json"));
     }
 }

@@ -1,4 +1,17 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A pool of one thread.
+type Pool = rayon::ThreadPool;
+
+/// Pools that no job uses. Their threads are kept: the allocator keeps memory for every thread that has ever asked, so new threads
+/// for every call would let the process grow. Which pool runs a job decides nothing.
+static IDLE: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
+
+fn pool() -> Option<Pool> {
+    let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    idle.or_else(|| rayon::ThreadPoolBuilder::new().num_threads(1).build().ok())
+}
 
 /// Runs jobs `0..count`, each on one thread, as many at once as the current rayon pool has threads; results in order.
 ///
@@ -22,12 +35,16 @@ pub fn side_by_side<T: Send>(count: usize, job: impl Fn(usize) -> T + Sync) -> V
         }
     };
     // A pool of one thread keeps rayon's users inside the job; without one the job is only slower.
-    let alone = || match rayon::ThreadPoolBuilder::new().num_threads(1).build() {
-        Ok(pool) => pool.install(work),
-        Err(_) => work(),
+    let alone = |pool: Option<Pool>| match pool {
+        Some(pool) => {
+            let done = pool.install(work);
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
+            done
+        }
+        None => work(),
     };
     let mut all: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(alone)).collect();
+        let workers: Vec<_> = (0..threads).map(|_| pool()).map(|pool| scope.spawn(move || alone(pool))).collect();
         let join = |worker: std::thread::ScopedJoinHandle<'_, _>| {
             worker.join().unwrap_or_else(|p| std::panic::resume_unwind(p))
         };

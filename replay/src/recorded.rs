@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rao_engine::{Actor, EngineConfig, Sampled, Scripted};
 use rao_envs::judge::{JudgeIdentity, Panel, Seat, Spec};
-use rao_envs::{EnvError, Environment, Script, Secret, catalog};
+use rao_envs::{Defaults, EnvError, Environment, Episode, Script, Secret, Selection, Task, catalog};
 use rao_policy::{Chat, Limits, LocalPolicy, PolicyError, QuantizedPolicy};
 use rao_store::Digest;
 use rao_store::event::{HostFacts, RunStarted};
@@ -95,6 +95,40 @@ pub fn environment_with(
         EnvError::NeedsData { what } => RecordedError::Data { what },
         error => RecordedError::Env(error),
     })
+}
+
+/// An environment whose data is not what a run was recorded with, and which opens the run's tasks all the same: a replay in
+/// it finds the first event at which the data makes a difference.
+pub struct OtherData(pub Arc<dyn Environment>);
+
+impl Environment for OtherData {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn config(&self) -> serde_json::Value {
+        self.0.config()
+    }
+
+    fn defaults(&self, presets: &[String]) -> Defaults {
+        self.0.defaults(presets)
+    }
+
+    fn default_preset(&self) -> &'static str {
+        self.0.default_preset()
+    }
+
+    fn default_judges(&self) -> Option<(&'static str, &'static str)> {
+        self.0.default_judges()
+    }
+
+    fn tasks(&self, selection: &Selection) -> Result<Vec<Task>, EnvError> {
+        self.0.tasks(selection)
+    }
+
+    fn open(&self, task: &Task) -> Result<Box<dyn Episode>, EnvError> {
+        self.0.open(&self.0.on_own_data(task))
+    }
 }
 
 /// The judges of a run, where they compute their verdicts.

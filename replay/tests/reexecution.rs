@@ -7,86 +7,26 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use rao_engine::record::{Plan, Recorded, record, resume};
-use rao_engine::repl::{CellLimits, Monty, ReplEngine};
-use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Sampled, Scheduler, Scripted};
-use rao_envs::judge::Panel;
+use rao_engine::record::{Plan, record, resume};
+use rao_engine::{Actor, EngineError};
 use rao_envs::textcraft::{TextCraft, TextCraftConfig, Verify};
-use rao_envs::{Environment, PromptStyle, Script, Selection, Split};
-use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
+use rao_envs::{Environment, Script};
 use rao_replay::check::{Check, Checked, Means, Request, replay_rollout};
-use rao_store::event::{Answer, Body, HostFacts};
-use rao_store::{EventSource, Expected, Filter, Log, Options, RolloutId, RunId, Seq, Stream};
-
-const RUN: RunId = RunId([7; 16]);
-
-fn config() -> EngineConfig {
-    EngineConfig {
-        recursive: true,
-        max_depth: 3,
-        max_steps: 8,
-        budget: BudgetModel::PerAgent,
-        max_nodes: 64,
-        context: 4096,
-        max_tokens: 48,
-        temperature: 1.0,
-        prompt: PromptStyle::Brief,
-        loop_guard: true,
-        lambda: 0.5,
-        cell: CellLimits::default(),
-        scheduler: Scheduler::Rounds,
-        ancestors: false,
-        judges: None,
-        top_p: 1.0,
-        decoding: rao_engine::Decoding::default(),
-    }
-}
+use rao_store::event::{Answer, Body};
+use rao_store::{EventSource, Expected, Filter, Log, Options, RolloutId, Seq, Stream};
+use rao_testkit::{RUN, host, record_in, repl, sampled, scripted};
 
 fn env(verify: Verify) -> Arc<dyn Environment> {
     Arc::new(TextCraft::new(TextCraftConfig { verify, ..TextCraftConfig::default() }).unwrap())
 }
 
 fn plan(tasks: usize, group_size: u32) -> Plan {
-    let env = env(Verify::Delta);
-    let selection = Selection { presets: vec!["tiny".into()], split: Split::Train, count: Some(tasks), seed: 3 };
-    let tasks = env.tasks(&selection).unwrap();
-    Plan { env, tasks, group_size, config: config(), seed: 11, only: None, width: 8, panel: Panel::default() }
+    rao_testkit::plan(tasks, group_size, rao_testkit::config())
 }
 
+/// With the ordered store, which most other tests leave out.
 fn open(dir: &Path) -> Arc<Log> {
     Arc::new(Log::open(dir, Options::new(Arc::new(|| 1))).unwrap().0)
-}
-
-fn scripted(script: Script) -> Box<dyn Actor> {
-    Box::new(Scripted::new(script, Arc::new(Chat::bytes().unwrap())))
-}
-
-/// A random model: it rarely writes a valid cell, but its tokens and log-probabilities are real ones.
-fn sampled(seed: u64) -> Box<dyn Actor> {
-    let chat = Chat::bytes().unwrap();
-    let json = format!(
-        r#"{{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": {}, "hidden_size": 16, "intermediate_size": 32,
-        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0, "tie_word_embeddings": true, "max_position_embeddings": 4096, "hidden_act": "silu",
-        "attention_bias": false}}"#,
-        chat.vocab_size()
-    );
-    let decoder = Decoder::init(Config::from_json(json.as_bytes()).unwrap(), seed).unwrap();
-    let policy = LocalPolicy::new("random", decoder, chat.clone(), Limits::default()).unwrap();
-    let sampler = Sampler::whole(1.0, config().max_tokens);
-    Box::new(Sampled::new(Box::new(policy), Arc::new(chat), sampler, config().context))
-}
-
-fn repl() -> Arc<dyn ReplEngine> {
-    Arc::new(Monty::new())
-}
-
-fn host() -> HostFacts {
-    HostFacts { program: "test".into(), facts: Vec::new() }
-}
-
-fn record_in(log: &Arc<Log>, plan: &Plan, actor: &mut dyn Actor) -> Recorded {
-    record(log, RUN, plan, host(), actor, &repl(), &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 fn means(actor: Option<Box<dyn Actor>>) -> Means {

@@ -18,7 +18,8 @@ pub(crate) const FILE: &str = "rao-log.toml";
 /// The beginning of the variables' names.
 const PREFIX: &str = "RAO_LOG_";
 /// Variables with a meaning of their own: where data and reference vectors are, what to trace, and a server's key.
-const OWN: [&str; 5] = ["RAO_LOG_DATA", "RAO_LOG_VECTORS", "RAO_LOG_TRACE", "RAO_LOG_API_KEY", "RAO_LOG_SEARCH_KEY"];
+const OWN: [&str; 6] =
+    ["RAO_LOG_DATA", "RAO_LOG_VECTORS", "RAO_LOG_MODELS", "RAO_LOG_TRACE", "RAO_LOG_API_KEY", "RAO_LOG_SEARCH_KEY"];
 /// Flags that name one thing or one moment, and so are no settings.
 const NOT_KEYS: [&str; 12] =
     ["help", "version", "resume", "only", "from", "cursor", "node", "credit", "all", "dry-run", "n", "bless"];

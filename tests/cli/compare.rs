@@ -52,3 +52,36 @@ fn two_runs_are_compared_by_difficulty_and_task() {
     let error = place.fails(&["diff", "latest", "latest/0"], 2);
     assert!(error.contains("neither two rollouts nor two recorded runs"), "{error}");
 }
+
+#[test]
+fn what_is_compared_may_lie_in_other_logs_and_in_sealed_files() {
+    let place = Place::new();
+    let noisy = text(&place.record("noisy", &["--tasks", "3", "--group", "3", "--seed", "5"]), "run").to_owned();
+    let oracle = place.record("oracle", &["--tasks", "3", "--group", "3", "--seed", "5", "--log", "other"]);
+    let oracle = text(&oracle, "run").to_owned();
+    place.out(&["export", "latest", "oracle.raolog", "--log", "other"]);
+    place.record("oracle", &["--tasks", "1", "--group", "1", "--log", "other"]);
+    // The newest run of the other log is another one.
+    let mut reports = Vec::new();
+    for name in [format!("other:{oracle}"), "oracle.raolog".to_owned(), "oracle.raolog:latest".to_owned()] {
+        let diff = place.json(&["diff", &noisy, &name]);
+        assert_eq!((text(&diff, "a"), text(&diff, "b")), (noisy.as_str(), oracle.as_str()));
+        reports.push(diff);
+    }
+    assert!(reports.iter().all(|report| *report == reports[0]));
+    let row = &reports[0]["difficulties"][0];
+    let change = &row["difference"];
+    assert!(change["low"].as_f64() < change["rate"].as_f64() && change["rate"].as_f64() > Some(0.0), "{change}");
+    assert!(row["a"]["tokens_half_width"].as_f64() > Some(0.0), "{row}");
+    let steps = row["b"]["mean_steps"].as_f64().unwrap() - row["a"]["mean_steps"].as_f64().unwrap();
+    assert!((change["mean_steps"].as_f64().unwrap() - steps).abs() < 1e-9, "{row}");
+    // Rollouts, credit included; the sides in either order, and none of them in the log at hand.
+    let here = place.json(&["diff", &format!("other:{oracle}/0"), "oracle.raolog:latest/0", "--log", "nowhere"]);
+    assert!(here["first"].is_null(), "{here}");
+    let diff = place.json(&["diff", "oracle.raolog:latest/6", &format!("{noisy}/6")]);
+    assert!(diff["nodes"][0]["advantage"][0].is_f64() && diff["nodes"][0]["reward"][1].is_f64(), "{diff}");
+    let error = place.fails(&["diff", "missing.raolog", &noisy], 2);
+    assert!(error.contains("no sealed file and no run"), "{error}");
+    let error = place.fails(&["diff", "oracle.raolog", &format!("{noisy}/1")], 2);
+    assert!(error.contains("neither two rollouts nor two recorded runs"), "{error}");
+}

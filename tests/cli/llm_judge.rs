@@ -15,12 +15,12 @@ fn says(content: &str) -> Reply {
     )
 }
 
-/// Questions that need a search, whose answers the environment does not judge itself. Gives what was printed and what was
-/// said.
+/// Questions of two hops by a policy that makes mistakes, so that the environment cannot judge by itself. Gives what was
+/// printed and what was said.
 fn record(place: &Place, server: &Server) -> (Value, String) {
     let judge = format!("llm:{},model=grader,retries=0,temperature=0", server.url());
     let mut flags = vec!["record", "--env", "deepdive", "--policy", "noisy", "--tokenizer", "bytes"];
-    flags.extend(["--tasks", "3", "--group", "2", "--judge", &judge, "--child-judge", &judge, "--json"]);
+    flags.extend(["--tasks", "6", "--group", "2", "--judge", &judge, "--child-judge", &judge, "--json"]);
     let output = place.rao(&flags).env("RAO_LOG_API_KEY", SECRET).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
@@ -81,6 +81,6 @@ fn a_judge_that_fails_scores_0_and_is_heard_of() {
         assert_eq!(verdict["score"], 0.0);
         assert!(text(&evidence(&verdict), "failure").contains("cannot be read"), "{verdict}");
     }
-    let error = place.fails(&["record", "--env", "deepdive", "--judge", "llm:http://127.0.0.1:1"], 2);
+    let error = place.fails(&["record", "--env", "mail", "--judge", "llm:http://127.0.0.1:1"], 2);
     assert!(error.contains("model=NAME"), "{error}");
 }

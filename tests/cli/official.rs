@@ -2,7 +2,8 @@
 
 use crate::common::Place;
 use rao_store::event::{Body, Kind};
-use rao_store::{EventSource, Filter, Reader, Seq};
+use rao_store::{EventSource, Filter, Reader, Seq, Stream};
+use std::collections::BTreeSet;
 
 #[test]
 fn the_oracle_solves_every_official_task_with_every_node_verified() {
@@ -57,10 +58,10 @@ fn a_changed_recipe_is_named_before_anything_runs() {
     let mut flags = vec!["record", "--policy", "oracle", "--tokenizer", "bytes"];
     flags.extend(tasks);
     place.json(&flags);
+    let (item, answered) = asked_last(&place);
     let recipes = copy.join("recipes.json");
     let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&recipes).unwrap()).unwrap();
-    let (_, recipe) = json["recipes"].as_object_mut().unwrap().iter_mut().next().unwrap();
-    let ingredients = recipe["ingredients"].as_object_mut().unwrap();
+    let ingredients = json["recipes"][&item]["ingredients"].as_object_mut().unwrap();
     let first = ingredients.values_mut().next().unwrap();
     *first = (first.as_u64().unwrap() + 1).into();
     std::fs::write(&recipes, json.to_string()).unwrap();
@@ -68,5 +69,48 @@ fn a_changed_recipe_is_named_before_anything_runs() {
     // Tasks name their recipes by digest, so the change is found before anything is executed.
     let error = place.fails(&["replay", "--data", "data"], 1);
     assert!(error.contains("the folder holds other recipes"), "{error}");
+    assert!(error.contains("--other-data"), "{error}");
     assert!(place.json(&["replay", "--check", "cells"])["divergence"].is_null());
+
+    // With the flag it is found at the first answer that shows it; everything before is as it was.
+    let replay = |check: &str, code: i32| -> serde_json::Value {
+        let flags = ["replay", "--data", "data", "--other-data", "--check", check, "--json"];
+        let output = place.rao(&flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    for check in ["fold", "cells"] {
+        assert!(replay(check, 0)["divergence"].is_null());
+    }
+    let found = &replay("tools", 3)["divergence"];
+    assert_eq!((found["seq"].as_u64(), found["kind"].as_str()), (Some(answered), Some("call_answered")), "{found}");
+    assert!(found["cause"].as_str().unwrap().contains("environment's settings differ"), "{found}");
+}
+
+/// The item whose recipe the rollout asked for last, for the first time, and the event that answers it.
+fn asked_last(place: &Place) -> (String, u64) {
+    let (reader, _) = Reader::open(&place.log()).unwrap();
+    let stream = reader.streams(reader.runs()[0]).into_iter().find(|s| matches!(s, Stream::Rollout(..))).unwrap();
+    let (mut seen, mut last, mut open) = (BTreeSet::new(), None, None);
+    for event in reader.events(stream, Seq(0), &Filter::kinds([Kind::CallIssued, Kind::CallAnswered])) {
+        let event = event.unwrap();
+        match event.body {
+            Body::CallIssued(call) if call.name == "get_info" => {
+                let args: serde_json::Value = serde_json::from_str(&call.args).unwrap();
+                let items = args["args"][0].as_array().unwrap().iter().map(|item| item.as_str().unwrap().to_owned());
+                // Base items, whose names begin otherwise, have no recipe.
+                let fresh = items.filter(|item| seen.insert(item.clone()) && item.contains("_i")).last();
+                open = fresh.map(|item| (call.node, call.call, item));
+            }
+            Body::CallAnswered(answer) => {
+                if let Some((node, call, item)) = open.take()
+                    && (&answer.node, answer.answers[0].0) == (&node, call)
+                {
+                    last = Some((item, event.seq.0));
+                }
+            }
+            _ => {}
+        }
+    }
+    last.unwrap()
 }

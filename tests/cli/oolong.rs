@@ -126,7 +126,7 @@ fn runs_are_judged_again_beside_their_verdicts() {
     let verified = place.json(&["verify"]);
     assert_eq!(verified["intact"], true, "{verified}");
     let listed = place.json(&["list"]);
-    assert_eq!(listed["runs"][0]["content"], recorded["content_digest"]);
+    assert_eq!(listed["runs"][0]["content_digest"], recorded["content_digest"]);
     assert!(place.json(&["replay", "--check", "tools"])["divergence"].is_null());
     // Another judge's verdicts are repeated from an archive of the run; what is not on record is a miss.
     place.out(&["export", "latest", "run.raolog"]);

@@ -1,6 +1,6 @@
 //! Questions with computed answers: about any dialogue, and about the events of synthetic windows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -251,7 +251,13 @@ pub(super) fn about_events(rng: &mut Rng, rolls: &[Record], spells: &[Record], e
                 let n = rng.range(2, 5) as usize;
                 let (verb, which) = if rng.below(2) == 0 { (Verb::First, "first") } else { (Verb::Last, "last") };
                 let query = Query { n: Some(n), ..Query::new(verb, Noun::Spells).by("spell") };
-                Some(Asked::new(format!("What are the {which} {n} spells cast {here}, in order?"), query))
+                // A list that names a spell twice could not be answered for a full score: see `score_dnd`.
+                let names_each_once = match query.answer(spells.iter()) {
+                    Answer::List(names) => names.iter().collect::<BTreeSet<_>>().len() == names.len(),
+                    _ => true,
+                };
+                names_each_once
+                    .then(|| Asked::new(format!("What are the {which} {n} spells cast {here}, in order?"), query))
             }
             13 => of(rng, spells, "character").map(|name| {
                 let text = format!("Number of spells cast by the character {name} {here}?");

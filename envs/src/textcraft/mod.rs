@@ -20,6 +20,7 @@ mod world;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use serde::Deserialize as _;
 use serde_json::{Value as Json, json};
 
 pub use episode::CraftEpisode;
@@ -166,7 +167,10 @@ impl TextCraft {
                 Some(db) if db.digest() == digest => Ok(Arc::clone(db)),
                 Some(_) => Err(EnvError::Setting {
                     name: "data",
-                    reason: format!("the folder holds other recipes; the task needs those with digest {digest}"),
+                    reason: format!(
+                        "the folder holds other recipes; the task needs those with digest {digest} (`replay --other-data` \
+                         replays with these all the same, and says where they make a difference)"
+                    ),
                 }),
                 None => Err(EnvError::Setting {
                     name: "data",
@@ -230,6 +234,17 @@ impl Environment for TextCraft {
 
     fn open(&self, task: &Task) -> Result<Box<dyn Episode>, EnvError> {
         Ok(Box::new(self.open_world(task)?))
+    }
+
+    fn on_own_data(&self, task: &Task) -> Task {
+        let mut task = task.clone();
+        let world = task.body.get_mut("world");
+        if let (Some(world), Some(official)) = (world, &self.official)
+            && matches!(WorldRef::deserialize(&*world), Ok(WorldRef::Data(_)))
+        {
+            *world = json!(WorldRef::Data(official.db.digest().to_owned()));
+        }
+        task
     }
 }
 

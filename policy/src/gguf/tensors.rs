@@ -55,8 +55,9 @@ pub(super) fn dequantized(file: &mut Gguf) -> Result<BTreeMap<String, Tensor>, P
             continue;
         }
         let tensor = match part {
-            "self_attn.q_proj" if file.interleaved => split_halves(&tensor, file.config.head_dim)?,
-            "self_attn.k_proj" if file.interleaved => split_halves(&tensor, file.config.head_dim)?,
+            "self_attn.q_proj" | "self_attn.k_proj" if file.interleaved => {
+                split_halves(&tensor, file.config.head_dim).map_err(|e| fault(e.to_string()))?
+            }
             _ => tensor,
         };
         weights::insert(&mut all, format!("model.layers.{layer}.{part}.weight"), tensor)?;

@@ -51,7 +51,8 @@ pub(crate) fn lanes(
     let Some(bound) = resources.memory else { return Ok(of(most, false)) };
     let choices = (1..=most).rev().flat_map(|lanes| [of(lanes, false), of(lanes, true)]);
     choices.into_iter().find(|choice| choice.bytes <= bound).ok_or_else(|| {
-        let needed = of(1, true).bytes;
+        // Of a model of one block, checkpoints keep no less.
+        let needed = of(1, true).bytes.min(of(1, false).bytes);
         TrainError::Memory { bound, needed, rows, longest }
     })
 }

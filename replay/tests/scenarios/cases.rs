@@ -59,7 +59,7 @@ fn the_same_goal_in_a_row_and_side_by_side_is_told_apart() {
     // In rounds the third child, which takes longer, answers last; as answers arrive, whichever child is asked for less
     // long answers first. Ids follow the order of the calls, and every answer reaches its own call.
     let slow = |node: &'static str| {
-        move |ask: &Ask<'_>| Duration::from_millis(if ask.node.to_string() == node { 30 } else { 1 })
+        move |ask: &Ask<'_>| Duration::from_millis(if ask.node.to_string() == node { 300 } else { 1 })
     };
     let late = |node| -> Box<dyn Actor> { Box::new(Late::new(actor.again(), 8, slow(node))) };
     let ways: [(Scheduler, Box<dyn Actor>, [u32; 2]); 4] = [

@@ -1,6 +1,12 @@
 //! Logs with an event too many, one too few, or two in each other's place: each is found where it is.
 
-use rao_policy::Chat;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use rao_engine::repl::{CellLimits, Function, Monty, Repl, ReplEngine, ReplError};
+use rao_engine::{Actor, Sampled};
+use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
 use rao_replay::check::{Check, Divergence};
 use rao_store::event::{Answer, Body, CallAnswered, CallIssued};
 use rao_store::{EventSource, Expected, RolloutId, Stream};
@@ -158,4 +164,123 @@ fn another_interpreter_or_prelude_is_named_as_the_cause() {
     let divergence = checked(&*copy, RUN, 0, Check::Cells, 0, &mut means).divergence.unwrap();
     assert_eq!((divergence.kind.as_str(), divergence.field.as_str()), ("cell_finished", "stdout"));
     assert!(divergence.cause.unwrap().contains("prelude 00000000"));
+}
+
+/// The embedded interpreter with something defined in every session before its first cell: another prelude.
+struct OtherPrelude(&'static str);
+
+impl ReplEngine for OtherPrelude {
+    fn identity(&self) -> String {
+        format!("{} changed", Monty::new().identity())
+    }
+
+    fn open(&self, functions: &[Function], limits: &CellLimits, seed: u64) -> Result<Box<dyn Repl>, ReplError> {
+        let mut session = Monty::new().open(functions, limits, seed)?;
+        session.start(self.0)?;
+        Ok(session)
+    }
+
+    fn restore(&self, functions: &[Function], limits: &CellLimits, bytes: &[u8]) -> Result<Box<dyn Repl>, ReplError> {
+        Monty::new().restore(functions, limits, bytes)
+    }
+}
+
+#[test]
+fn a_changed_prelude_is_found_at_the_first_cell_that_shows_it() {
+    let actor =
+        Played::cells(&[("0", &["print(round(2.4))", "print(max(1, 2))", "print(max(3, 4))", "finish(max(5, 6))"])]);
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    record_in(&log, &plan(1, 1, config()), &mut *actor.again());
+    let whole = bodies(&*log, Stream::Rollout(RUN, RolloutId(0)));
+    let at = whole.iter().position(|body| matches!(body, Body::CellFinished(cell) if cell.step == 1)).unwrap();
+    let mut means = means(actor.again());
+    means.repl = Arc::new(OtherPrelude("def max(a, b):\n    return a"));
+    for check in ALL {
+        match checked(&*log, RUN, 0, check, 0, &mut means).divergence {
+            None => assert_eq!(check, Check::Fold),
+            Some(found) => {
+                assert_eq!((found.seq.0, found.field.as_str()), (at as u64, "stdout"), "{check:?}: {found}");
+                assert!(found.cause.unwrap().contains("changed"));
+            }
+        }
+    }
+    // What does not use it is the same under both.
+    means.repl = Arc::new(OtherPrelude("def min(a, b):\n    return a"));
+    assert!(checked(&*log, RUN, 0, Check::Tokens, 0, &mut means).divergence.is_none());
+}
+
+/// A model whose embeddings are not those of its last layer, so that one of them can change what only one token touches.
+fn untied(changed: Option<u32>) -> Box<dyn Actor> {
+    let chat = Chat::bytes().unwrap();
+    let json = format!(
+        r#"{{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": {}, "hidden_size": 16, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "tie_word_embeddings": false, "max_position_embeddings": 8192, "hidden_act": "silu",
+        "attention_bias": false}}"#,
+        chat.vocab_size()
+    );
+    let decoder = Decoder::init(Config::from_json(json.as_bytes()).unwrap(), 5).unwrap();
+    if let Some(token) = changed {
+        let var = decoder.vars().get("model.embed_tokens.weight").unwrap();
+        let mut rows = var.to_vec2::<f32>().unwrap();
+        rows[token as usize][3] += 0.5;
+        let (height, width) = (rows.len(), rows[0].len());
+        let flat: Vec<f32> = rows.into_iter().flatten().collect();
+        var.set(&Tensor::from_vec(flat, (height, width), var.device()).unwrap()).unwrap();
+    }
+    let policy = LocalPolicy::new("untied", decoder, chat.clone(), Limits::default()).unwrap();
+    let settings = config();
+    let sampler = Sampler::whole(settings.temperature, settings.max_tokens);
+    Box::new(Sampled::new(Box::new(policy), Arc::new(chat), sampler, settings.context))
+}
+
+#[test]
+fn a_changed_weight_is_found_at_the_first_action_that_it_touches() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    record_in(&log, &plan(1, 1, config()), &mut *untied(None));
+    let whole = bodies(&*log, Stream::Rollout(RUN, RolloutId(0)));
+    // A token that the node first reads behind its first action.
+    let mut read = BTreeSet::new();
+    let mut actions = Vec::new();
+    let mut late = None;
+    for (at, body) in whole.iter().enumerate() {
+        match body {
+            Body::ContextExtended(more) => {
+                let fresh = more.tokens.iter().map(|token| token.0).find(|token| !read.contains(token));
+                if !actions.is_empty() && late.is_none() {
+                    late = fresh;
+                }
+                read.extend(more.tokens.iter().map(|token| token.0));
+            }
+            Body::ActionSampled(action) => {
+                read.extend(action.tokens.iter().map(|token| token.0));
+                actions.push(at as u64);
+            }
+            _ => {}
+        }
+        if late.is_some() {
+            break;
+        }
+    }
+    let touched = whole.iter().enumerate().skip(actions[actions.len() - 1] as usize + 1);
+    let next =
+        touched.filter(|(_, body)| matches!(body, Body::ActionSampled(_))).map(|(at, _)| at as u64).next().unwrap();
+    let mut same = means(untied(None));
+    assert!(checked(&*log, RUN, 0, Check::Tokens, 0, &mut same).divergence.is_none());
+    let mut other = means(untied(late));
+    for check in ALL {
+        match checked(&*log, RUN, 0, check, 0, &mut other).divergence {
+            None => assert!(check < Check::Tokens, "{check:?}"),
+            Some(found) => {
+                assert_eq!(
+                    (check, found.seq.0, found.kind.as_str()),
+                    (Check::Tokens, next, "action_sampled"),
+                    "{found}"
+                );
+                assert!(found.cause.unwrap().contains("the policy differs"));
+            }
+        }
+    }
 }
