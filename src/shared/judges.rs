@@ -14,9 +14,9 @@ use super::exit::{Code, Failure};
 use super::out::note;
 use super::{open, served};
 
-/// The facts under which a run notes how its judges of roots and of children were named. They say where a model that
-/// judges was to be found; who judged stands in the run's settings.
-const FACTS: [&str; 2] = ["judge", "child judge"];
+/// The facts under which a run notes how its judges of roots and of children were named, where they do not compute. They
+/// say where these were to be found; who judged stands in the run's settings.
+const FACTS: [(&str, Role); 2] = [("judge", Role::Root), ("child judge", Role::Child)];
 
 /// The panel that flags choose for an environment; `None` for one that judges every node itself.
 pub(crate) fn panel(
@@ -50,14 +50,17 @@ fn seat(spec: &Spec, role: Role) -> Result<Seat, Failure> {
     match (spec.computed(), spec) {
         (Some(seat), _) => Ok(seat),
         (None, Spec::Recorded(log)) => Ok(Seat::Judge(Arc::new(on_record(log, role)?))),
-        (None, Spec::Llm(rest)) => {
-            let key = served::key_text().and_then(|text| Secret::new(&text));
-            let warn = Arc::new(|text: &str| note(format_args!("warning: {text}")));
-            Ok(Seat::Judge(Arc::new(Llm::new(LlmSettings::parse(rest, key, warn)?)?)))
-        }
+        (None, Spec::Llm(rest)) => Ok(Seat::Judge(Arc::new(model(rest)?))),
         (None, _) => Err(Failure::usage(format!("judge `{spec}` cannot be opened by this program"))
             .help("choose exact, f1:THRESHOLD or, for children, root")),
     }
+}
+
+/// The model behind a chat endpoint.
+fn model(rest: &str) -> Result<Llm, LlmError> {
+    let key = served::key_text().and_then(|text| Secret::new(&text));
+    let warn = Arc::new(|text: &str| note(format_args!("warning: {text}")));
+    Llm::new(LlmSettings::parse(rest, key, warn)?)
 }
 
 /// The judge whose verdicts a log or an archive has.
@@ -83,53 +86,40 @@ fn on_record(log: &Path, role: Role) -> Result<Recorded, Failure> {
     }
 }
 
-/// Adds what a run notes of judges that are models.
+/// Adds what a run notes of judges that do not compute.
 pub(crate) fn add_facts(root: Option<&Spec>, child: Option<&Spec>, host: &mut HostFacts) {
-    for (name, spec) in FACTS.iter().zip([root, child]) {
-        if let Some(spec @ Spec::Llm(_)) = spec {
-            host.facts.push(((*name).to_owned(), spec.to_string()));
-        }
+    for ((name, _), spec) in FACTS.iter().zip([root, child]) {
+        host.facts
+            .extend(spec.filter(|spec| spec.computed().is_none()).map(|spec| ((*name).to_owned(), spec.to_string())));
     }
 }
 
 /// Takes over what another run notes of them.
 pub(crate) fn keep_facts(base: &HostFacts, host: &mut HostFacts) {
-    host.facts.extend(base.facts.iter().filter(|(name, _)| FACTS.contains(&name.as_str())).cloned());
+    let known = |name: &str| FACTS.iter().any(|(fact, _)| *fact == name);
+    host.facts.extend(base.facts.iter().filter(|(name, _)| known(name)).cloned());
 }
 
 /// The panel of a recorded run, to go on with it.
 pub(crate) fn recorded(config: &EngineConfig, host: &HostFacts) -> Result<Panel, Failure> {
     let Some(judges) = &config.judges else { return Ok(recorded::panel(config)?) };
-    let [root, child] =
-        [(&judges.root, FACTS[0], Role::Root), (&judges.child, FACTS[1], Role::Child)].map(|(identity, fact, role)| {
-            let noted = open::fact(host, fact).and_then(|text| text.parse::<Spec>().ok());
-            match noted.filter(|spec| matches!(spec, Spec::Llm(_))) {
-                Some(spec) => noted_seat(&spec, identity, role).map(Some),
-                None => Ok(None),
-            }
-        });
-    let (root, child) = (root?, child?);
-    if root.is_none() && child.is_none() {
-        return Ok(recorded::panel(config)?);
-    }
-    // A seat that is not noted is that of a judge that computes.
-    let computed = |identity: &JudgeIdentity| {
-        Spec::of_identity(identity).ok_or_else(|| {
-            let message = format!("the run was recorded with a judge that is not at hand: {}", identity.to_json());
-            Failure::new(Code::Unavailable, message).help("use the version of rao-log that recorded it")
-        })
-    };
-    let root = root.map_or_else(|| computed(&judges.root), Ok)?;
-    let child = child.map_or_else(|| computed(&judges.child), Ok)?;
-    match root {
-        Seat::Judge(root) => Ok(Panel::new(root, child)),
-        Seat::Root => Ok(recorded::panel(config)?),
+    let [root, child] = [&judges.root, &judges.child];
+    let [root, child] = [(root, FACTS[0]), (child, FACTS[1])].map(|(identity, fact)| again(identity, fact, host));
+    match (root?, child?) {
+        (Seat::Judge(root), child) => Ok(Panel::new(root, child)),
+        (Seat::Root, _) => Ok(recorded::panel(config)?),
     }
 }
 
-/// The seat as it was noted, if its judge is still the one that recorded.
-fn noted_seat(spec: &Spec, identity: &JudgeIdentity, role: Role) -> Result<Seat, Failure> {
-    let seat = seat(spec, role)?;
+/// The judge with that identity, as the run notes it or, if it computes, by its identity alone.
+fn again(identity: &JudgeIdentity, (fact, role): (&str, Role), host: &HostFacts) -> Result<Seat, Failure> {
+    let Some(spec) = open::fact(host, fact).and_then(|text| text.parse::<Spec>().ok()) else {
+        return Spec::of_identity(identity).ok_or_else(|| {
+            let message = format!("the run was recorded with a judge that is not at hand: {}", identity.to_json());
+            Failure::new(Code::Unavailable, message).help("use the version of rao-log that recorded it")
+        });
+    };
+    let seat = seat(&spec, role)?;
     let now = match &seat {
         Seat::Judge(judge) => judge.identity(),
         Seat::Root => proxy(),
@@ -137,8 +127,8 @@ fn noted_seat(spec: &Spec, identity: &JudgeIdentity, role: Role) -> Result<Seat,
     if now == *identity {
         return Ok(seat);
     }
-    let message = format!("the run was recorded with judge {}, this program has {}", identity.to_json(), now.to_json());
-    Err(Failure::usage(message).help("go on with the version of rao-log that recorded it"))
+    let message = format!("the run was recorded with judge {}, now there is {}", identity.to_json(), now.to_json());
+    Err(Failure::usage(message).help("go on with the version of rao-log, and the verdicts, that it was recorded with"))
 }
 
 impl From<LlmError> for Failure {
