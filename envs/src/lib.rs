@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod deepdive;
 pub mod judge;
 pub mod mail;
+mod mistakes;
 pub mod oolong;
 mod options;
 mod text;

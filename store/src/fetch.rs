@@ -16,6 +16,8 @@ use crate::source::{Filter, Header};
 const CHUNK: usize = 256;
 /// The most bytes read at a time, unless one frame has more.
 const SPAN: u64 = 1 << 18;
+/// What errors call the ordered store.
+const ORDERED: &str = "the ordered store";
 /// Bytes of other streams that are read along rather than left out by a second call.
 const GAP: u64 = 1 << 12;
 
@@ -108,35 +110,37 @@ impl<'a> Frames<'a> {
         Frames { slots: slots.peekable(), stream, source, filter: filter.clone(), ready: VecDeque::new() }
     }
 
-    /// Reads `first` and those of the following frames that lie close behind it.
+    /// Reads `first` and those of the following frames that lie close behind it. Frames that the order has whole are taken along,
+    /// so that they do not break one read into many.
     fn read(&mut self, first: Entry) {
-        let mut group = vec![first];
         let start = first.place.offset;
-        let mut end = start + u64::from(first.place.len);
+        let (file, mut end) = (first.place.file, start + u64::from(first.place.len));
+        let mut group = vec![Slot { entry: first, frame: None }];
         while let Some(Ok(slot)) = self.slots.peek() {
-            if !self.filter.admits(slot.entry.kind) {
-                self.slots.next();
-                continue;
-            }
             let place = slot.entry.place;
             let next_end = place.offset + u64::from(place.len);
-            let near = place.file == first.place.file && place.offset >= end && place.offset - end <= GAP;
-            if slot.frame.is_some() || !near || next_end - start > SPAN || group.len() >= CHUNK {
+            let near = place.file == file && place.offset >= end && place.offset - end <= GAP;
+            let admitted = self.filter.admits(slot.entry.kind);
+            let fits = slot.frame.is_some() || (near && next_end - start <= SPAN);
+            if admitted && (!fits || group.len() >= CHUNK) {
                 break;
             }
-            group.push(slot.entry);
-            end = next_end;
-            self.slots.next();
+            let Some(Ok(slot)) = self.slots.next() else { break };
+            if admitted {
+                end = if slot.frame.is_some() { end } else { next_end };
+                group.push(slot);
+            }
         }
-        let read = self.source.journal.bytes(Mark { file: first.place.file, offset: start }, end - start);
-        for entry in group {
-            let frame = match &read {
-                Err(error) => Err(error.clone()),
-                Ok(bytes) => {
+        let read = self.source.journal.bytes(Mark { file, offset: start }, end - start);
+        for Slot { entry, frame } in group {
+            let frame = match (frame, &read) {
+                (Some(bytes), _) => self.source.check(self.stream, &entry, bytes.to_vec(), ORDERED),
+                (None, Err(error)) => Err(error.clone()),
+                (None, Ok(bytes)) => {
                     let from = usize::try_from(entry.place.offset - start).unwrap_or(usize::MAX);
                     let to = from.saturating_add(entry.place.len as usize).min(bytes.len());
                     let bytes = bytes.get(from..to).unwrap_or_default().to_vec();
-                    self.source.check(self.stream, &entry, bytes, &Journal::shown(entry.place.file))
+                    self.source.check(self.stream, &entry, bytes, &Journal::shown(file))
                 }
             };
             self.ready.push_back(frame);
@@ -159,7 +163,7 @@ impl Iterator for Frames<'_> {
                 Err(error) => return Some(Err(error)),
                 Ok(slot) if !self.filter.admits(slot.entry.kind) => {}
                 Ok(Slot { entry, frame: Some(bytes) }) => {
-                    let frame = self.source.check(self.stream, &entry, bytes.to_vec(), "the ordered store");
+                    let frame = self.source.check(self.stream, &entry, bytes.to_vec(), ORDERED);
                     self.ready.push_back(frame);
                 }
                 Ok(Slot { entry, frame: None }) => self.read(entry),

@@ -7,8 +7,7 @@ use super::mailbox::Search;
 use super::oracle::{self, Move, may_delegate};
 use super::query::NO_ANSWER;
 use super::reward::Final;
-use crate::Turn;
-use crate::textcraft::rng::Rng;
+use crate::{Turn, mistakes};
 
 /// How likely a turn is to hold a mistake, if any fits it.
 pub const MISTAKE_RATE: f64 = 0.25;
@@ -66,19 +65,9 @@ const INVENTED: &str = "<0000000.0@nowhere.example>";
 /// What the noisy policy writes: decided by the rollout's seed, the node and the step.
 pub(super) fn act(episode: &MailEpisode, turn: &Turn<'_>) -> String {
     let action = oracle::next_move(episode, turn);
-    let node: Vec<u8> = turn.node.iter().flat_map(|ordinal| ordinal.to_le_bytes()).collect();
-    let mut rng = Rng::new("mail noisy", &[&turn.seed.to_le_bytes(), &node, &turn.step.to_le_bytes()]);
-    if rng.unit() < MISTAKE_RATE {
-        let fitting: Vec<(String, u64)> = MISTAKES
-            .iter()
-            .filter_map(|&(mistake, weight)| Some((spoil(episode, turn, &action, mistake)?, weight)))
-            .collect();
-        let weights: Vec<u64> = fitting.iter().map(|fit| fit.1).collect();
-        if let Some((text, _)) = rng.weighted(&weights).and_then(|chosen| fitting.get(chosen)) {
-            return text.clone();
-        }
-    }
-    oracle::render(&action)
+    let spoilt =
+        mistakes::draw("mail noisy", turn, MISTAKE_RATE, &MISTAKES, |mistake| spoil(episode, turn, &action, mistake));
+    spoilt.unwrap_or_else(|| oracle::render(&action))
 }
 
 /// The turn with a mistake in it, or `None` if this mistake does not fit the turn.

@@ -13,7 +13,7 @@ pub enum RewardKind {
     /// 1 if the answer is right, else 0, as in Recursive Agent Optimization.
     #[default]
     Rao,
-    /// The graded reward of the original ART-E, brought into [0, 1] by [`unit`].
+    /// The graded reward of the original ART-E, brought into [0, 1] by [`unit()`].
     ArtE,
 }
 

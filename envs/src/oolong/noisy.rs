@@ -3,8 +3,7 @@
 use super::episode::OolongEpisode;
 use super::oracle::{self, Move, action_text, describe, gather, literal, merge, render, split};
 use super::query::{Answer, Finish, Query, Verb};
-use crate::Turn;
-use crate::textcraft::rng::Rng;
+use crate::{Turn, mistakes};
 
 /// How likely a turn is to hold a mistake, if any fits it.
 pub const MISTAKE_RATE: f64 = 0.2;
@@ -63,17 +62,8 @@ pub const MISTAKES: [(Mistake, u64); 14] = [
 /// What the noisy policy writes: decided by the rollout's seed, the node and the step.
 pub(super) fn act(episode: &OolongEpisode, turn: &Turn<'_>) -> String {
     let action = oracle::next_move(episode, turn);
-    let node: Vec<u8> = turn.node.iter().flat_map(|ordinal| ordinal.to_le_bytes()).collect();
-    let mut rng = Rng::new("oolong noisy", &[&turn.seed.to_le_bytes(), &node, &turn.step.to_le_bytes()]);
-    if rng.unit() < MISTAKE_RATE {
-        let fitting: Vec<(String, u64)> =
-            MISTAKES.iter().filter_map(|&(mistake, weight)| Some((spoil(turn, &action, mistake)?, weight))).collect();
-        let weights: Vec<u64> = fitting.iter().map(|fit| fit.1).collect();
-        if let Some((text, _)) = rng.weighted(&weights).and_then(|chosen| fitting.get(chosen)) {
-            return text.clone();
-        }
-    }
-    render(&action)
+    let spoilt = mistakes::draw("oolong noisy", turn, MISTAKE_RATE, &MISTAKES, |mistake| spoil(turn, &action, mistake));
+    spoilt.unwrap_or_else(|| render(&action))
 }
 
 /// The turn with a mistake in it, or `None` if this mistake does not fit the turn.

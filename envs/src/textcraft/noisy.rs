@@ -6,9 +6,8 @@ use super::oracle::{
     action_text, craft_call, craft_line, delegation, dict, ingredients, launch, literal, may_delegate,
 };
 use super::recipes::{ItemId, PlanStep};
-use super::rng::Rng;
 use super::{Move, oracle};
-use crate::Turn;
+use crate::{Turn, mistakes};
 
 /// How likely a turn is to hold a mistake, if any fits it.
 pub const MISTAKE_RATE: f64 = 0.2;
@@ -58,19 +57,10 @@ pub const MISTAKES: [(Mistake, u64); 11] = [
 /// What the noisy policy writes: decided by the rollout's seed, the node and the step.
 pub(super) fn act(episode: &CraftEpisode, turn: &Turn<'_>) -> String {
     let action = oracle::next_move(episode, turn);
-    let node: Vec<u8> = turn.node.iter().flat_map(|ordinal| ordinal.to_le_bytes()).collect();
-    let mut rng = Rng::new("textcraft noisy", &[&turn.seed.to_le_bytes(), &node, &turn.step.to_le_bytes()]);
-    if rng.unit() < MISTAKE_RATE {
-        let fitting: Vec<(String, u64)> = MISTAKES
-            .iter()
-            .filter_map(|&(mistake, weight)| Some((spoil(episode, turn, &action, mistake)?, weight)))
-            .collect();
-        let weights: Vec<u64> = fitting.iter().map(|fit| fit.1).collect();
-        if let Some((text, _)) = rng.weighted(&weights).and_then(|chosen| fitting.get(chosen)) {
-            return text.clone();
-        }
-    }
-    oracle::render(episode, &action)
+    let spoilt = mistakes::draw("textcraft noisy", turn, MISTAKE_RATE, &MISTAKES, |mistake| {
+        spoil(episode, turn, &action, mistake)
+    });
+    spoilt.unwrap_or_else(|| oracle::render(episode, &action))
 }
 
 /// The turn with a mistake in it, or `None` if this mistake does not fit the turn.

@@ -4,7 +4,7 @@
 //! ids with one log-probability each come back. Any other server with a chat endpoint is spoken to in text; what comes back
 //! then has no log-probabilities and is marked so.
 //!
-//! A request's seed is derived from its [`SampleKey`](crate::SampleKey), so a retry asks for the very same thing. How far a
+//! A request's seed is derived from its [`SampleKey`], so a retry asks for the very same thing. How far a
 //! server heeds seeds is its own affair: nothing here promises the same tokens twice.
 
 mod check;
