@@ -49,9 +49,10 @@ pub const ALL: &[(&str, Open)] = &[
     ("JSON lines", files::JsonLines::open),
 ];
 
-/// What a value holds: the kind's number and the body's bytes.
+/// What a value holds: the kind's number, its layout's, and the body's bytes.
 fn value(body: &Body) -> Outcome<Vec<u8>> {
     let mut bytes = body.kind().code().to_le_bytes().to_vec();
+    bytes.extend(body.version().to_le_bytes());
     bytes.extend(body.encode()?);
     Ok(bytes)
 }
@@ -60,5 +61,6 @@ fn value(body: &Body) -> Outcome<Vec<u8>> {
 fn read(value: &[u8]) -> Outcome<Body> {
     let (code, body) = value.split_first_chunk::<2>().ok_or("a value without a kind")?;
     let kind = Kind::from_code(u16::from_le_bytes(*code)).ok_or("an unknown kind")?;
-    Ok(Body::decode(kind, kind.layout(), body)?)
+    let (layout, body) = body.split_first_chunk::<2>().ok_or("a value without a layout")?;
+    Ok(Body::decode(kind, u16::from_le_bytes(*layout), body)?)
 }
