@@ -7,20 +7,16 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 use rao_engine::repl::{CellLimits, Cpython, CpythonOptions, Monty, ReplEngine};
-use rao_engine::{
-    Action, Actor, Ask, BudgetModel, EngineConfig, EngineError, Live, Parts, Rollout, Scheduler, Scripted, Sink, Tree,
-    absorb, rounds,
-};
+use rao_engine::{Actor, EngineConfig, Live, Parts, Rollout, Tree, absorb, rounds};
 use rao_envs::judge::{Exact, Panel, Role, Seat};
 use rao_envs::{
     Args, Assessment, Ending, Episode, Goal, Judgement, NodeKey, PromptStyle, Question, Script, Text, Tool, ToolResult,
     Turn, Value,
 };
 use rao_policy::Chat;
-use rao_store::event::{
-    Body, Event, LogProbKind, PolicyIdentity, RolloutStarted, SamplerSettings, StopReason, Verdict,
-};
-use rao_store::{RolloutId, RunId, Seq, Stream};
+use rao_store::event::{Body, Event, RolloutStarted, Verdict};
+use rao_store::{RolloutId, RunId, Stream};
+use rao_testkit::{Memory, Played, Written};
 use serde_json::json;
 
 const TEXT: &str = "one\ntwo é\nthree\n";
@@ -94,77 +90,14 @@ impl Episode for Lines {
     }
 }
 
-type Written = Arc<Mutex<Vec<Event>>>;
-
-struct Memory {
-    stream: Stream,
-    written: Written,
-}
-
-impl Sink for Memory {
-    fn emit(&mut self, seq: Seq, body: &Body) -> Result<(), EngineError> {
-        self.written.lock().unwrap().push(Event { stream: self.stream, seq, at_us: 0, body: body.clone() });
-        Ok(())
-    }
-
-    fn hand_on(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn settle(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-}
-
-struct Played(Arc<Chat>, BTreeMap<&'static str, Vec<&'static str>>);
-
-impl Actor for Played {
-    fn identity(&self) -> PolicyIdentity {
-        Scripted::new(Script::Oracle, Arc::clone(&self.0)).identity()
-    }
-
-    fn chat(&self) -> &Arc<Chat> {
-        &self.0
-    }
-
-    fn act(&mut self, batch: &[Ask<'_>]) -> Result<Vec<Action>, EngineError> {
-        let play = |ask: &Ask<'_>| {
-            let cells = &self.1[ask.node.to_string().as_str()];
-            let text = format!("<python>{}</python>", cells[ask.step as usize]);
-            Action {
-                tokens: self.0.encode_action(&text).unwrap().into_iter().map(rao_store::TokenId).collect(),
-                text,
-                logprobs: Vec::new(),
-                logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings::whole(0.0, 0),
-                stop: StopReason::Scripted,
-            }
-        };
-        Ok(batch.iter().map(play).collect())
-    }
-
-    fn release(&mut self, _row: u64) {}
-}
-
 fn config() -> EngineConfig {
     EngineConfig {
-        recursive: true,
-        max_depth: 3,
-        max_steps: 8,
-        budget: BudgetModel::PerAgent,
-        max_nodes: 64,
-        context: 8192,
         max_tokens: 256,
-        temperature: 1.0,
         prompt: PromptStyle::Full,
         loop_guard: false,
-        lambda: 0.5,
         cell: CellLimits { time_ms: 20_000, ..CellLimits::default() },
         ancestors: true,
-        judges: None,
-        scheduler: Scheduler::Rounds,
-        top_p: 1.0,
-        decoding: rao_engine::Decoding::default(),
+        ..rao_testkit::config()
     }
 }
 
@@ -175,7 +108,8 @@ fn run(
     before: &[Event],
 ) -> (Vec<Event>, Tree) {
     let chat = Arc::new(Chat::bytes().unwrap());
-    let mut actor = Played(Arc::clone(&chat), cells.iter().map(|(node, cells)| (*node, cells.to_vec())).collect());
+    let cells: BTreeMap<&str, Vec<&str>> = cells.iter().map(|(node, cells)| (*node, cells.to_vec())).collect();
+    let mut actor = Played::new(move |ask| cells[ask.node.to_string().as_str()][ask.step as usize].to_owned());
     let written: Written = Arc::new(Mutex::new(before.to_vec()));
     let stream = Stream::Rollout(RunId([0; 16]), RolloutId(0));
     let mut episode: Box<dyn Episode> = Box::new(Lines);

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use rao_engine::repl::{CellLimits, Monty};
-use rao_engine::{Action, Actor, Ask, EngineConfig, EngineError, Live, Parts, Rollout, Scripted, Sink, Tree, rounds};
+use rao_engine::{Actor, EngineConfig, EngineError, Live, Parts, Rollout, Sink, Tree, rounds};
 use rao_envs::oolong::{Oolong, OolongConfig};
-use rao_envs::{Environment, Script, Selection, Split};
+use rao_envs::{Environment, Selection, Split};
 use rao_policy::Chat;
-use rao_store::event::{Body, LogProbKind, PolicyIdentity, RolloutStarted, SamplerSettings, StopReason};
+use rao_store::event::{Body, RolloutStarted};
 use rao_store::{RolloutId, RunId, Seq, Stream};
-use rao_testkit::config;
+use rao_testkit::{Played, config};
 use serde_json::json;
 
 const TEXT: usize = 20_000_000;
@@ -48,36 +48,13 @@ impl Sink for Counting {
     }
 }
 
-struct Splitting(Arc<Chat>);
-
-impl Actor for Splitting {
-    fn identity(&self) -> PolicyIdentity {
-        Scripted::new(Script::Oracle, Arc::clone(&self.0)).identity()
-    }
-
-    fn chat(&self) -> &Arc<Chat> {
-        &self.0
-    }
-
-    fn act(&mut self, batch: &[Ask<'_>]) -> Result<Vec<Action>, EngineError> {
-        let play = |ask: &Ask<'_>| {
-            let split = "size = len(context) // 7 + 1\nparts = await asyncio.gather(*[launch_subagent('Measure.', \
-                         context[at:at + size]) for at in range(0, len(context), size)])\nfinish(sum(parts))";
-            let cell = if ask.node.ordinals().len() == 3 { "finish(len(context))" } else { split };
-            let text = format!("<python>{cell}</python>");
-            Action {
-                tokens: self.0.encode_action(&text).unwrap().into_iter().map(rao_store::TokenId).collect(),
-                text,
-                logprobs: Vec::new(),
-                logprob_kind: LogProbKind::Absent,
-                sampler: SamplerSettings::whole(0.0, 0),
-                stop: StopReason::Scripted,
-            }
-        };
-        Ok(batch.iter().map(play).collect())
-    }
-
-    fn release(&mut self, _row: u64) {}
+/// Agents of the first two levels hand on their text in pieces; those of the third measure theirs.
+fn splitting() -> Played {
+    Played::new(|ask| {
+        let split = "size = len(context) // 7 + 1\nparts = await asyncio.gather(*[launch_subagent('Measure.', \
+                     context[at:at + size]) for at in range(0, len(context), size)])\nfinish(sum(parts))";
+        if ask.node.ordinals().len() == 3 { "finish(len(context))" } else { split }.to_owned()
+    })
 }
 
 #[test]
@@ -108,12 +85,12 @@ fn a_text_of_20_mb_goes_through_three_levels_without_many_copies() {
     let parts = Parts {
         stream,
         config: config.clone(),
-        outside: Box::new(Live::new(episode, Arc::clone(&chat), config)),
+        outside: Box::new(Live::new(episode, chat, config)),
         repl: Arc::new(Monty::new()),
         sink: Box::new(Counting(0)),
         ordinal: 0,
     };
-    let mut actor = Splitting(chat);
+    let mut actor = splitting();
     let started = RolloutStarted {
         task_id: task.id.clone(),
         difficulty: "1ep".into(),

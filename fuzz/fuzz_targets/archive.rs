@@ -1,7 +1,7 @@
 #![no_main]
 //! See `decoders::archive`.
 
-#[allow(dead_code, reason = "each target uses one of the functions")]
+#[expect(dead_code, reason = "each target uses one of the functions")]
 #[path = "../src/decoders.rs"]
 mod decoders;
 

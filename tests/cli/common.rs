@@ -71,6 +71,20 @@ impl Place {
         self.json(&flags)
     }
 
+    /// Replays the latest run, recorded with the tokenizer `bytes`, at every depth, and sees that every event was compared.
+    pub(crate) fn replays_every_event(&self, recorded: &Value) {
+        let events = recorded["events"].as_u64().unwrap();
+        for check in ["fold", "cells", "tools", "tokens"] {
+            let mut flags = vec!["replay", "--check", check];
+            flags.extend(if check == "tokens" { ["--tokenizer", "bytes"].as_slice() } else { &[] });
+            let replayed = self.json(&flags);
+            assert!(replayed["divergence"].is_null(), "{check}: {replayed}");
+            let rows = replayed["rollouts"].as_array().unwrap();
+            let compared: u64 = rows.iter().map(|row| row["compared"].as_u64().unwrap()).sum();
+            assert_eq!(compared, events, "{check}");
+        }
+    }
+
     /// Makes a small untrained model in the folder `model`, with a tokenizer from the latest run.
     pub(crate) fn init_model(&self) {
         self.init_layers("1");

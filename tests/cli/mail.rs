@@ -16,16 +16,7 @@ fn every_check_replays_what_oracle_and_noisy_did() {
     let place = Place::new();
     for (policy, preset, tasks) in [("oracle", "hard", "2"), ("noisy", "medium", "4")] {
         let recorded = record(&place, policy, &["--preset", preset, "--tasks", tasks]);
-        let events = recorded["events"].as_u64().unwrap();
-        for check in ["fold", "cells", "tools", "tokens"] {
-            let mut flags = vec!["replay", "--check", check];
-            flags.extend(if check == "tokens" { ["--tokenizer", "bytes"].as_slice() } else { &[] });
-            let replayed = place.json(&flags);
-            assert!(replayed["divergence"].is_null(), "{policy} {check}: {replayed}");
-            let rows = replayed["rollouts"].as_array().unwrap();
-            let compared: u64 = rows.iter().map(|row| row["compared"].as_u64().unwrap()).sum();
-            assert_eq!(compared, events, "{policy} {check}");
-        }
+        place.replays_every_event(&recorded);
         if policy == "oracle" {
             assert_eq!(recorded["solved"], recorded["rollouts"], "{recorded}");
             assert!(recorded["nodes"].as_u64() > Some(8), "the oracle delegates: {recorded}");

@@ -21,6 +21,7 @@ use serde_json::{Value as Json, json};
 
 pub use exact::{Exact, F1};
 pub use llm::{Llm, LlmError, LlmSettings, Secret, Warn};
+pub(crate) use normal::MONTHS;
 pub use normal::{f1, normalize, same_answer};
 pub use panel::{Panel, Ruling, Seat, proxy};
 pub use recorded::Recorded;

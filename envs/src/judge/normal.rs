@@ -2,7 +2,8 @@
 
 use unicode_normalization::UnicodeNormalization as _;
 
-const MONTHS: [&str; 12] = [
+/// The months in English, in lower case.
+pub(crate) const MONTHS: [&str; 12] = [
     "january",
     "february",
     "march",

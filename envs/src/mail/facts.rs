@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::judge::MONTHS;
+
 /// A kind of fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -18,21 +20,6 @@ pub enum Fact {
 
 /// Every kind.
 pub const FACTS: [Fact; 4] = [Fact::Phone, Fact::Amount, Fact::Time, Fact::Day];
-
-const MONTHS: [&str; 12] = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-];
 
 /// The different facts of a kind in a text, in the order they come. An amount that goes on in words ("$2 million") stands
 /// for itself in that form, which [`cents`] does not read.
