@@ -54,13 +54,12 @@ impl Payloads for RwLock<PayloadPlaces> {
 
 /// The payloads in a body, in order. Only writing needs to know where they are: a short frame stores the places.
 pub(crate) fn find(kind: Kind, layout: u16, body: &[u8]) -> Vec<Piece> {
-    // What the walk knows of a kind stands at the same place in every layout of it so far.
     if body.len() < PAYLOAD_BYTES || layout > kind.layout() {
         return Vec::new();
     }
     let mut walk = Walk { body, at: 0, found: Vec::new() };
     // A walk that ends early has met a body of another layout: what it found before is still a part of the body.
-    let _ = walk.body(kind);
+    let _ = walk.body(kind, layout);
     let piece = |range: Range<usize>| {
         let digest = Digest::of(body.get(range.clone())?);
         Some(Piece { range, digest })
@@ -233,7 +232,8 @@ impl Walk<'_> {
         self.skip(more)
     }
 
-    fn body(&mut self, kind: Kind) -> Option<()> {
+    /// The texts of a kind. What the walk knows of one stands at the same place in every layout so far, unless it is said.
+    fn body(&mut self, kind: Kind, layout: u16) -> Option<()> {
         match kind {
             Kind::Note | Kind::TrainStarted => self.text(),
             Kind::RunStarted | Kind::RolloutStarted => (0..3).try_for_each(|_| self.text()),
@@ -241,7 +241,9 @@ impl Walk<'_> {
                 self.node(0)?;
                 let call = if self.byte()? == 0 { 0 } else { 8 };
                 self.skip(call)?;
-                (0..3).try_for_each(|_| self.text())
+                // Layout 2 has no text behind the goal and the targets.
+                let texts = if layout == 1 { 3 } else { 2 };
+                (0..texts).try_for_each(|_| self.text())
             }
             Kind::SpawnRefused => {
                 self.node(12)?;
