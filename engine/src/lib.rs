@@ -11,6 +11,7 @@ mod actor;
 pub mod answer;
 pub mod arrival;
 mod config;
+pub mod contexts;
 mod error;
 pub mod fork;
 mod in_flight;

@@ -36,6 +36,24 @@ impl Text {
         Some(start..start + piece.len())
     }
 
+    /// The text for others to hold: the one in memory if this is all of it, else a copy of the piece.
+    #[must_use]
+    pub fn shared(&self) -> Arc<str> {
+        if self.is_whole() { Arc::clone(&self.whole) } else { self.as_str().into() }
+    }
+
+    /// Whether this is all of the text in memory.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.start == 0 && self.end == self.whole.len()
+    }
+
+    /// The same piece of another copy of the whole text, which must read the same.
+    #[must_use]
+    pub fn moved_to(&self, copy: &Text) -> Text {
+        Text { whole: Arc::clone(&copy.whole), start: self.start, end: self.end }
+    }
+
     /// Whether both are pieces of one text in memory.
     #[must_use]
     pub fn shares(&self, other: &Text) -> bool {

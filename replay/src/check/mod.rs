@@ -25,6 +25,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rao_engine::contexts::Contexts;
 use rao_engine::repl::ReplEngine;
 use rao_engine::{Action, Actor, EngineConfig, EngineError, Live, Need, Outside, Parts, Rollout, Tree};
 use rao_envs::Environment;
@@ -181,8 +182,9 @@ pub fn manifest(source: &dyn EventSource, run: RunId) -> Result<(RunStarted, Eng
 /// The first event in which two recordings of a rollout differ: `expected` is of the first, `got` of the second.
 #[must_use]
 pub fn first_difference(run: RunId, rollout: RolloutId, expected: &[Event], got: &[Event]) -> Option<Divergence> {
+    let contexts = Contexts::of(expected);
     let at = (0..expected.len().max(got.len())).find(|at| match (expected.get(*at), got.get(*at)) {
-        (Some(a), Some(b)) => !compare::same(&a.body, &b.body),
+        (Some(a), Some(b)) => !compare::same_as_stored(&a.body, &b.body, &contexts),
         _ => true,
     })?;
     let divergence = match got.get(at) {
