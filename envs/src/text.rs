@@ -32,7 +32,7 @@ impl Text {
     /// Where `piece` first stands in this text, in bytes.
     #[must_use]
     pub fn locate(&self, piece: &str) -> Option<Range<usize>> {
-        let start = self.as_str().find(piece)?;
+        let start = first_place(self, piece)?;
         Some(start..start + piece.len())
     }
 
@@ -59,6 +59,12 @@ impl Text {
     pub fn shares(&self, other: &Text) -> bool {
         Arc::ptr_eq(&self.whole, &other.whole)
     }
+}
+
+/// Where `piece` first stands in `text`. Searching prepares itself in the piece's length, which is for nothing where the piece
+/// stands at the beginning, as the first of several or the whole does.
+pub(crate) fn first_place(text: &str, piece: &str) -> Option<usize> {
+    if text.starts_with(piece) { Some(0) } else { text.find(piece) }
 }
 
 impl Default for Text {

@@ -17,7 +17,7 @@ use crate::error::LogError;
 use crate::event::Kind;
 use crate::fetch::{Frames, Slots, Source};
 use crate::files::Files;
-use crate::frame::{self, HEADER_LEN, Parts, StreamKey, stream_key};
+use crate::frame::{self, Parts, StreamKey, stream_key};
 use crate::id::{Digest, Seq, Stream};
 use crate::index::{Entry, Place};
 use crate::journal::{Journal, JournalWriter};
@@ -367,9 +367,7 @@ impl Committer {
             crc
         } else {
             // The digest is that of the whole event, however it is stored.
-            let mut whole = Vec::with_capacity(HEADER_LEN + body.bytes.len());
-            frame::write(&mut whole, &parts, &body.bytes);
-            head.chain = Digest::of(&whole);
+            (_, head.chain) = frame::digest(&parts, &body.bytes);
             frame::write_short(&mut draft.bytes, &parts, &payload::shorten(&body.bytes, &body.payloads))
         };
         if body.kind.is_content() {

@@ -119,19 +119,23 @@ impl<'a> Short<'a> {
         fits.then_some(Short { body_len, pieces, rest })
     }
 
-    /// The whole body.
-    fn body(&self, payload: impl Fn(&Piece) -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
-        let mut body = Vec::new();
+    /// Appends the whole body. `payload` appends a piece.
+    fn body(
+        &self,
+        body: &mut Vec<u8>,
+        payload: impl Fn(&Piece, &mut Vec<u8>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let start = body.len();
         let mut rest = self.rest;
         for piece in &self.pieces {
-            let before = piece.range.start.saturating_sub(body.len());
+            let before = (start + piece.range.start).saturating_sub(body.len());
             let (now, later) = rest.split_at_checked(before).ok_or("its parts do not fit together")?;
             body.extend_from_slice(now);
             rest = later;
-            body.extend_from_slice(&payload(piece)?);
+            payload(piece, body)?;
         }
         body.extend_from_slice(rest);
-        Ok(body)
+        Ok(())
     }
 }
 
@@ -146,7 +150,9 @@ pub(crate) fn body_len(view: &View<'_>) -> Option<u32> {
 /// The bytes of the whole frame that a short one stands for.
 pub(crate) fn expand(view: &View<'_>, payloads: &dyn Payloads, journal: &Journal) -> Result<Vec<u8>, String> {
     let short = Short::parse(view.body()).ok_or("its parts do not fit together")?;
-    let body = short.body(|piece| read(piece, payloads, journal))?;
+    let mut bytes = Vec::with_capacity(HEADER_LEN + short.rest.len());
+    bytes.resize(HEADER_LEN, 0);
+    short.body(&mut bytes, |piece, body| read(piece, payloads, journal, body))?;
     let parts = Parts {
         stream: view.stream(),
         seq: view.seq(),
@@ -156,13 +162,12 @@ pub(crate) fn expand(view: &View<'_>, payloads: &dyn Payloads, journal: &Journal
         begins_commit: view.begins_commit(),
         previous: view.previous(),
     };
-    let mut bytes = Vec::with_capacity(HEADER_LEN + body.len());
-    frame::write(&mut bytes, &parts, &body);
+    frame::head(&mut bytes, &parts);
     Ok(bytes)
 }
 
-/// A payload's bytes, checked.
-fn read(piece: &Piece, payloads: &dyn Payloads, journal: &Journal) -> Result<Vec<u8>, String> {
+/// Appends a payload's bytes, checked.
+fn read(piece: &Piece, payloads: &dyn Payloads, journal: &Journal, out: &mut Vec<u8>) -> Result<(), String> {
     let lost = |reason: &str| format!("its long text {} {reason}", piece.digest.short());
     let place = payloads.place(&piece.digest).ok_or_else(|| lost("is damaged or missing"))?;
     let at = Mark { file: place.file, offset: place.offset };
@@ -173,7 +178,9 @@ fn read(piece: &Piece, payloads: &dyn Payloads, journal: &Journal) -> Result<Vec
     {
         return Err(lost(&format!("is another one than was stored {shown}")));
     }
-    Ok(view.body().to_vec())
+    out.reserve_exact(view.body().len());
+    out.extend_from_slice(view.body());
+    Ok(())
 }
 
 /// A walk over a body, field by field, as the codec lays them out.
@@ -317,8 +324,13 @@ mod tests {
         if !pieces.is_empty() {
             let parsed = Short::parse(&short).unwrap();
             assert_eq!((parsed.body_len as usize, &parsed.pieces), (bytes.len(), &pieces));
-            let text = |piece: &Piece| Ok(bytes[piece.range.clone()].to_vec());
-            assert_eq!(parsed.body(text).unwrap(), bytes);
+            let text = |piece: &Piece, out: &mut Vec<u8>| {
+                out.extend_from_slice(&bytes[piece.range.clone()]);
+                Ok(())
+            };
+            let mut whole = vec![7];
+            parsed.body(&mut whole, text).unwrap();
+            assert_eq!(whole[1..], bytes);
             for cut in 0..short.len() {
                 assert!(Short::parse(&short[..cut]).is_none());
             }

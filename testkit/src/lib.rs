@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "support of tests: what fails here fails the test")]
 
 mod late;
+pub mod long_text;
 mod played;
 mod wired;
 

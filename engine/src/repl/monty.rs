@@ -13,6 +13,7 @@ use monty_types::{
 use rao_envs::Text;
 
 use super::machine::{Machine, PRELUDE};
+use super::alloc::give_back;
 use super::{CellLimits, Function, Progress, Repl, ReplEngine, ReplError, Reply, checks, snapshot, thread};
 
 /// The instant that a cell reads from the clock, in seconds since the Unix epoch: 1 January 2026, 00:00 UTC.
@@ -96,6 +97,9 @@ impl Setting {
     }
 }
 
+/// A session that held so many bytes leaves a gap that is worth giving back to the system.
+const LARGE: usize = 4 << 20;
+
 /// A node's session. `machine` is away while a step runs, and gone for good if a step broke it beyond repair.
 struct Session {
     setting: Arc<Setting>,
@@ -139,6 +143,16 @@ impl Session {
                 self.machine = again.ok().flatten().and_then(Result::ok).map(Box::new);
                 Err(error)
             }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let held = self.held();
+        drop(self.machine.take());
+        if held >= LARGE {
+            give_back();
         }
     }
 }
@@ -196,7 +210,12 @@ impl Repl for Session {
     }
 
     fn rest(&mut self) -> Result<(), ReplError> {
-        self.away(|setting, machine| machine.rest(setting))
+        let held = self.held();
+        self.away(|setting, machine| machine.rest(setting))?;
+        if held >= LARGE {
+            give_back();
+        }
+        Ok(())
     }
 }
 

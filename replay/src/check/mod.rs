@@ -246,11 +246,16 @@ struct Replay {
 
 impl Replay {
     fn execute(&self, means: &mut Means) -> Result<(), ReplayError> {
+        let outside = {
+            let before = self.shared.borrow().before();
+            self.outside(means, &before)?
+        };
+        // Behind the world, which may have the root's text to share.
         let before = self.shared.borrow().before();
         let parts = Parts {
             stream: self.stream,
             config: self.config.clone(),
-            outside: self.outside(means, &before)?,
+            outside,
             repl: Arc::clone(&means.repl),
             sink: Box::new(CompareSink::new(Rc::clone(&self.shared))),
             ordinal: match self.stream {
@@ -342,6 +347,7 @@ impl Replay {
         })?;
         let task = rao_engine::record::task_from_json(&self.rollout_started()?.task)?;
         let mut episode = env.open(&task).map_err(EngineError::from)?;
+        self.shared.borrow_mut().share(&episode.root_goal().context);
         rao_engine::absorb(&mut *episode, before)?;
         if self.check == Check::Tools {
             return Ok(Box::new(Tools::new(logged, episode, self.config.clone())));

@@ -272,7 +272,7 @@ mod tests {
         let at = |n: usize| text.find(&format!("\n{n} ")).unwrap() + 1;
         let (first, second) = (&text[at(3)..at(12_000)], &text[at(12_000)..at(30_000)]);
         let other = "x".repeat(SHORTEST);
-        let value = vec![text.as_str(), first, second, &text[..100], &other];
+        let value = vec![text.as_str(), first, second, &text[..at(9)], &other];
         let compact = Compact::write(&value, vec![Text::from("none"), Text::from(text.as_str())]).unwrap();
         assert!((SHORTEST..SHORTEST + 1_000).contains(&compact.bytes.len()), "{}", compact.bytes.len());
         assert_eq!(compact.read::<Vec<String>>().unwrap(), value);
