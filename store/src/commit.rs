@@ -295,12 +295,14 @@ impl Committer {
             self.note_failure(&error);
             return Err((reply, error));
         }
-        for body in &bodies {
-            self.write(stream, at_us, body, &mut head, draft);
+        let is_empty = bodies.is_empty();
+        // Each is gone once it is written: bodies may be long.
+        for body in bodies {
+            self.write(stream, at_us, &body, &mut head, draft);
         }
         let first = first.unwrap_or(next);
         let ack = Ack { first, last: Seq(first.0 + count.saturating_sub(1)) };
-        if bodies.is_empty() {
+        if is_empty {
             // All of it stands already.
             let _ = reply.send(Ok(ack));
             return Ok(());

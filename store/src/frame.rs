@@ -323,6 +323,8 @@ pub(crate) fn write_short(out: &mut Vec<u8>, parts: &Parts, short_body: &[u8]) -
 pub(crate) fn write_payload(out: &mut Vec<u8>, digest: Digest, at_us: u64, begins_commit: bool, payload: &[u8]) {
     let stream = Stream::Run(RunId([0; 16]));
     let parts = Parts { stream, seq: Seq(0), at_us, kind: 0, layout: 1, begins_commit, previous: digest };
+    // The event itself follows at least: a buffer that grows by doubling would copy the payload for it.
+    out.reserve(HEADER_LEN + payload.len() + (64 << 10));
     write_form(out, &parts, Form::Payload, payload);
 }
 

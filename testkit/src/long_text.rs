@@ -31,9 +31,7 @@ pub fn agents(cell: &'static str) -> Played {
 pub struct LongText {
     /// A plan of its one task and rollout.
     pub plan: Plan,
-    /// Characters of the text.
-    pub chars: usize,
-    /// Bytes of the text.
+    /// Bytes of the text, or of the file that it is in.
     pub bytes: usize,
 }
 
@@ -46,6 +44,15 @@ impl LongText {
         let row = json!({"id": "a", "context_window_id": "w", "context_window_text": text, "question": "How long?",
             "answer": "1", "question_type": "x", "episodes": [1], "campaign": "campaign2"});
         std::fs::write(folder.join("rows.jsonl"), format!("{row}\n")).unwrap();
+        let bytes = text.len();
+        drop((text, row));
+        LongText { bytes, ..LongText::of(folder) }
+    }
+
+    /// The world of a text that is in `folder` already.
+    #[must_use]
+    pub fn of(folder: &Path) -> LongText {
+        let bytes = folder.join("rows.jsonl").metadata().unwrap().len();
         let data = Some(folder.to_owned());
         let env = Oolong::new(OolongConfig { data, max_context: u64::MAX, ..OolongConfig::default() }).unwrap();
         let selection = Selection { presets: vec!["1ep".into()], split: Split::Train, count: Some(1), seed: 1 };
@@ -54,7 +61,7 @@ impl LongText {
         let config = EngineConfig { max_depth: 2, cell, ..config() };
         let (env, panel) = (Arc::new(env), Panel::default());
         let plan = Plan { env, tasks, group_size: 1, config, seed: 1, only: None, width: 1, panel };
-        LongText { plan, chars: text.chars().count(), bytes: text.len() }
+        LongText { plan, bytes: usize::try_from(bytes).unwrap() }
     }
 }
 
@@ -73,10 +80,12 @@ pub fn growth<T>(work: impl FnOnce() -> T) -> (usize, T) {
     (memory("VmHWM:").saturating_sub(before), done)
 }
 
-/// Runs an ignored test of this program in a process of its own, and shows what it measured.
-pub fn alone(test: &str) {
-    let own = std::env::current_exe().unwrap();
-    let ran = Command::new(own).args([test, "--exact", "--ignored", "--nocapture"]).output().unwrap();
+/// Runs an ignored test of this program in a process of its own, with these environment variables, and shows what it
+/// measured.
+pub fn alone(test: &str, variables: &[(&str, &Path)]) {
+    let mut own = Command::new(std::env::current_exe().unwrap());
+    own.args([test, "--exact", "--ignored", "--nocapture"]).envs(variables.iter().copied());
+    let ran = own.output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && said.contains("1 passed"), "{test}:\n{said}\n{errors}");
     said.lines().filter(|line| line.contains("times the text")).for_each(|line| println!("{test}: {line}"));

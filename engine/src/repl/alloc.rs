@@ -110,6 +110,9 @@ pub(super) fn pause<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// A gap of so many bytes is worth giving back to the system, and a block of so many is worth making room for.
+pub(super) const LARGE: usize = 4 << 20;
+
 /// Gives free memory back to the system, as far as the allocator can. Left to itself, glibc keeps what a large block took once
 /// such a block was freed before, and the next one may not fit into it.
 pub(super) fn give_back() {

@@ -16,7 +16,7 @@ use monty_types::{
 use rao_envs::{Args, ToolResult};
 use serde::{Deserialize, Serialize};
 
-use super::alloc::charged;
+use super::alloc::{LARGE, charged, give_back};
 use super::compact::Compact;
 use super::monty::Setting;
 use super::output::Output;
@@ -323,6 +323,10 @@ impl Machine {
         let variable = setting.variable(&lookup.name).filter(|_| lookup.object_id().is_none());
         if variable.is_some() && !self.own.contains(&lookup.name) {
             self.read.insert(lookup.name.clone());
+        }
+        if variable.is_some_and(|text| text.len() >= LARGE) {
+            // Whoever read or wrote it before, such as the log, has left as much behind.
+            give_back();
         }
         self.run(|print| {
             let found = match (known, variable) {

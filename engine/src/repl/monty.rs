@@ -13,7 +13,7 @@ use monty_types::{
 use rao_envs::Text;
 
 use super::machine::{Machine, PRELUDE};
-use super::alloc::give_back;
+use super::alloc::{LARGE, give_back};
 use super::{CellLimits, Function, Progress, Repl, ReplEngine, ReplError, Reply, checks, snapshot, thread};
 
 /// The instant that a cell reads from the clock, in seconds since the Unix epoch: 1 January 2026, 00:00 UTC.
@@ -96,9 +96,6 @@ impl Setting {
         }
     }
 }
-
-/// A session that held so many bytes leaves a gap that is worth giving back to the system.
-const LARGE: usize = 4 << 20;
 
 /// A node's session. `machine` is away while a step runs, and gone for good if a step broke it beyond repair.
 struct Session {

@@ -84,7 +84,10 @@ pub(super) fn encode_first(spawned: &NodeSpawned) -> Option<Result<Vec<u8>, binc
         depth: spawned.depth,
         budget: spawned.budget,
     };
-    Some(bincode::serde::encode_to_vec(&first, bincode::config::legacy()))
+    // A buffer that grows as it goes is twice as long in the end, and was copied.
+    let room = 128 + 4 * first.node.ordinals().len() + first.goal.len() + first.targets.len() + context.len();
+    let mut bytes = Vec::with_capacity(room);
+    Some(bincode::serde::encode_into_std_write(&first, &mut bytes, bincode::config::legacy()).map(|_| bytes))
 }
 
 /// Reads layout 1.
