@@ -35,7 +35,9 @@ pub fn read(context: &Context, parent: Option<&Text>) -> Result<Text, String> {
         Context::Piece { from, to } => {
             let at = |at: u64| usize::try_from(at).ok();
             let piece = parent.and_then(|parent| parent.slice(at(*from)?..at(*to)?));
-            piece.ok_or_else(|| format!("its context is said to be bytes {from}..{to} of its parent's, which has none such"))
+            piece.ok_or_else(|| {
+                format!("its context is said to be bytes {from}..{to} of its parent's, which has none such")
+            })
         }
     }
 }

@@ -182,7 +182,8 @@ fn recorded() {
 
     let stream = Stream::Rollout(RUN, RolloutId(0));
     let events: Vec<_> = log.events(stream, Seq(0), &Filter::all()).map(Result::unwrap).collect();
-    let is_place = |body: &Body| matches!(body, Body::NodeSpawned(node) if matches!(node.context, Context::Piece { .. }));
+    let is_place =
+        |body: &Body| matches!(body, Body::NodeSpawned(node) if matches!(node.context, Context::Piece { .. }));
     assert_eq!(events.iter().filter(|event| is_place(&event.body)).count(), SPLIT_NODES - 1);
     let tree = Tree::fold(&events).unwrap();
     let root = tree.root().unwrap();

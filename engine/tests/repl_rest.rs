@@ -34,7 +34,8 @@ fn run(repl: &mut dyn Repl, code: &str, rests: bool) -> CellOutput {
         let reply = match progress {
             Progress::Done(output) => return output,
             Progress::Blocked { pending } => {
-                let answers = pending.iter().map(|call| (*call, ToolResult::Value(Value::Int(lengths[*call as usize]))));
+                let answers =
+                    pending.iter().map(|call| (*call, ToolResult::Value(Value::Int(lengths[*call as usize]))));
                 Reply::Answers(answers.collect())
             }
             Progress::Call(call) => {

@@ -12,8 +12,8 @@ use monty_types::{
 
 use rao_envs::Text;
 
-use super::machine::{Machine, PRELUDE};
 use super::alloc::{LARGE, give_back};
+use super::machine::{Machine, PRELUDE};
 use super::{CellLimits, Function, Progress, Repl, ReplEngine, ReplError, Reply, checks, snapshot, thread};
 
 /// The instant that a cell reads from the clock, in seconds since the Unix epoch: 1 January 2026, 00:00 UTC.

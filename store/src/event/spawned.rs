@@ -94,8 +94,8 @@ pub(super) fn encode_first(spawned: &NodeSpawned) -> Option<Result<Vec<u8>, binc
 pub(super) fn decode_first(bytes: &[u8]) -> Result<Body, BodyError> {
     let kind = Kind::NodeSpawned.name();
     let config = bincode::config::legacy().with_limit::<MAX_BODY>();
-    let (first, read): (First<'_>, usize) = bincode::serde::borrow_decode_from_slice(bytes, config)
-        .map_err(|source| BodyError::Codec { kind, source })?;
+    let (first, read): (First<'_>, usize) =
+        bincode::serde::borrow_decode_from_slice(bytes, config).map_err(|source| BodyError::Codec { kind, source })?;
     if read != bytes.len() {
         return Err(BodyError::Trailing { kind, extra: bytes.len() - read });
     }

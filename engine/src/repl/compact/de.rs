@@ -2,10 +2,7 @@
 
 use rao_envs::Text;
 use serde::de::value::BorrowedStrDeserializer;
-use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, Error as _, MapAccess, SeqAccess, VariantAccess,
-    Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error as _, MapAccess, SeqAccess, VariantAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
 use super::{Failure, tag};

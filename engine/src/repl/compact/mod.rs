@@ -96,9 +96,9 @@ impl Places<'_> {
         if piece.len() < SHORTEST || self.misses >= MOST_MISSES {
             return None;
         }
-        let found = self.follows(piece).or_else(|| {
-            self.texts.iter().enumerate().find_map(|(number, text)| Some((number, text.locate(piece)?)))
-        });
+        let found = self
+            .follows(piece)
+            .or_else(|| self.texts.iter().enumerate().find_map(|(number, text)| Some((number, text.locate(piece)?))));
         match &found {
             Some((number, range)) => self.last = Some((*number, range.end)),
             None => self.misses += 1,
