@@ -322,7 +322,7 @@ fn a_newer_log_is_refused_and_left_alone() {
     // Format version, kind, layout version and flags, with a right checksum as a newer program would write it.
     for (field, what) in [(4, "format version 2"), (6, "event kind 9"), (8, "layout version 2"), (10, "flags")] {
         let mut bytes = intact.clone();
-        bytes[at + field] = [2, 0, 2, 8][field / 2 - 2];
+        bytes[at + field] = [2, 0, 2, 16][field / 2 - 2];
         if field == 6 {
             bytes[at + 7] = 3;
         }
