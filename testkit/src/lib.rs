@@ -1,11 +1,12 @@
-//! What the tests and benches of rao-log share: settings, a world, logs, recordings, and actors that play what they are
-//! told. Nothing of the program depends on it.
+//! What the tests and benches of rao-log share: settings, a world, logs, recordings, tables, and actors that play what
+//! they are told. Nothing of the program depends on it.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "support of tests: what fails here fails the test")]
 
 mod late;
 mod played;
+mod tables;
 mod wired;
 
 use std::ops::ControlFlow;
@@ -24,6 +25,7 @@ use rao_store::{EventSource, Expected, Filter, Log, Options, RolloutId, RunId, S
 
 pub use late::Late;
 pub use played::{Asked, Played};
+pub use tables::{Column, write_parquet};
 pub use wired::Wired;
 
 /// The run that [`record_in`] records.

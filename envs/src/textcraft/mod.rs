@@ -12,7 +12,6 @@ mod noisy;
 mod oracle;
 mod prompt;
 mod recipes;
-pub(crate) mod rng;
 mod settings;
 mod tasks;
 mod world;
@@ -24,7 +23,6 @@ use serde::Deserialize as _;
 use serde_json::{Value as Json, json};
 
 pub use episode::CraftEpisode;
-pub(crate) use episode::bind;
 pub use generate::{DOMAINS, GenConfig, Naming};
 pub use loader::{GoldStep, Official, OfficialTask};
 pub use minecraft::{MINECRAFT_PRESETS, Minecraft};
