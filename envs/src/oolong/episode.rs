@@ -185,6 +185,7 @@ impl OolongEpisode {
                 answer: Some(value.clone()),
                 history: ending.history.to_vec(),
                 error: None,
+                notes: None,
             })),
         }
     }
