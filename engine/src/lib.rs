@@ -10,6 +10,7 @@
 mod actor;
 pub mod answer;
 pub mod arrival;
+mod beside;
 mod config;
 mod error;
 pub mod fork;

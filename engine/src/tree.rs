@@ -137,6 +137,8 @@ pub struct Node {
     pub finish: Option<String>,
     /// How it ended.
     pub outcome: Option<Outcome>,
+    /// The event that ended it.
+    pub ended: Option<Seq>,
     /// Its verdicts; the first is the rollout's own.
     pub verdicts: Vec<Verdict>,
     /// Its reward, with the event that assigned it.
@@ -334,6 +336,7 @@ impl Tree {
                 if node.outcome.replace(finished.outcome).is_some() {
                     return Err(format!("node {} has ended before", finished.node));
                 }
+                node.ended = Some(seq);
                 node.finish.clone_from(&finished.value);
                 node.phase = Phase::Ended;
                 Ok(())
@@ -415,6 +418,7 @@ impl Tree {
             children: Vec::new(),
             finish: None,
             outcome: None,
+            ended: None,
             verdicts: Vec::new(),
             reward: None,
         };

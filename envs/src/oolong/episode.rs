@@ -187,6 +187,7 @@ impl OolongEpisode {
                 answer: Some(value.clone()),
                 history: ending.history.to_vec(),
                 error: None,
+                notes: None,
             })),
         }
     }
