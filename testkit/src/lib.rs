@@ -7,6 +7,7 @@
 mod asking;
 mod judge;
 mod late;
+pub mod long_text;
 mod played;
 mod tables;
 mod wired;
