@@ -10,6 +10,7 @@
 mod actor;
 pub mod answer;
 pub mod arrival;
+mod beside;
 mod config;
 pub mod contexts;
 mod error;

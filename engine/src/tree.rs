@@ -136,6 +136,8 @@ pub struct Node {
     pub finish: Option<String>,
     /// How it ended.
     pub outcome: Option<Outcome>,
+    /// The event that ended it.
+    pub ended: Option<Seq>,
     /// Its verdicts; the first is the rollout's own.
     pub verdicts: Vec<Verdict>,
     /// Its reward, with the event that assigned it.
@@ -333,6 +335,7 @@ impl Tree {
                 if node.outcome.replace(finished.outcome).is_some() {
                     return Err(format!("node {} has ended before", finished.node));
                 }
+                node.ended = Some(seq);
                 node.finish.clone_from(&finished.value);
                 node.phase = Phase::Ended;
                 Ok(())
@@ -414,6 +417,7 @@ impl Tree {
             children: Vec::new(),
             finish: None,
             outcome: None,
+            ended: None,
             verdicts: Vec::new(),
             reward: None,
         };

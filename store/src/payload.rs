@@ -143,7 +143,7 @@ impl<'a> Short<'a> {
 pub(crate) fn body_len(view: &View<'_>) -> Option<u32> {
     match view.form() {
         Form::Short => Short::parse(view.body()).map(|short| short.body_len),
-        Form::Whole | Form::Payload => u32::try_from(view.body().len()).ok(),
+        Form::Whole | Form::Payload | Form::Prefix => u32::try_from(view.body().len()).ok(),
     }
 }
 

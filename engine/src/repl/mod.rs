@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::cpython::{Cpython, CpythonError, CpythonOptions, Protections};
 pub use self::monty::Monty;
-pub use self::thread::run as on_interpreter_thread;
+pub use self::thread::{host as on_host_thread, run as on_interpreter_thread};
 
 /// The longest cell that is run, in bytes of code.
 pub const MAX_CODE: usize = 64 * 1024;

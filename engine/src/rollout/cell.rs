@@ -188,7 +188,8 @@ impl Rollout {
         let Some(step) = node.last_step() else { return Vec::new() };
         let is_answerable = |number: &u32| {
             step.calls.get(*number as usize).is_some_and(|call| match (&call.child, &call.refused) {
-                (Some(child), _) => self.tree.node(child).is_some_and(|child| self.has_answer(child)),
+                // Whatever was to be said of a node that ended before its parent goes on has been said by now.
+                (Some(child), _) => self.tree.node(child).is_some_and(|child| child.outcome.is_some()),
                 (None, Some(_)) => true,
                 (None, None) => call.name != LAUNCH && self.has_come(node, *number),
             })
@@ -202,6 +203,9 @@ impl Rollout {
         let node = self.node(path)?;
         let step = length(node.steps.len())?.saturating_sub(1);
         let calls = self.deliverable(node);
+        if !self.detach_for_round(path, step, &calls)? {
+            return Ok(());
+        }
         let mut results = Vec::with_capacity(calls.len());
         for call in calls {
             results.push((call, self.result_of(path, call)?));

@@ -7,6 +7,7 @@
 mod cell;
 mod detached;
 mod ending;
+mod judging;
 mod launch;
 mod next;
 mod rest;
@@ -59,8 +60,13 @@ pub struct Parts {
 pub enum Need {
     /// An action of each of these nodes, in this order.
     Actions(Vec<NodePath>),
-    /// Under the `arrival` scheduler: the action of any of these nodes, or the result of a call that runs by itself.
+    /// Under the `arrival` scheduler: the action of any of these nodes, the result of a call that runs by itself, or a
+    /// judge's verdict.
     Arrivals(Vec<NodePath>),
+    /// Under the `rounds` scheduler: the results of the calls that it has detached, before anything else.
+    Calls,
+    /// Under the `rounds` scheduler: judges' verdicts on these nodes, before anything else. They are logged in this order.
+    Verdicts(Vec<NodePath>),
     /// Nothing: it has finished.
     Nothing,
 }
@@ -73,8 +79,9 @@ pub struct Rollout {
     policy_version: PolicyVersion,
     /// Nodes that are not settled yet; the rest of the tree needs no look.
     active: BTreeSet<NodePath>,
-    /// Nodes that ended and wait for the root's verdict: theirs will be the same, or their reward rests on one that will.
+    /// Nodes that ended and wait for the root's verdict: theirs will be the same.
     deferred: BTreeSet<NodePath>,
+    docket: judging::Docket,
     sessions: BTreeMap<NodePath, Session>,
     /// Sessions that hold much and do not rest, with the bytes that they held when their cell last stopped.
     heavy: BTreeMap<NodePath, usize>,
@@ -101,6 +108,8 @@ enum Move {
     Deliver(NodePath),
     Sample(Vec<NodePath>),
     Wait(Vec<NodePath>),
+    Await,
+    Judge(Vec<NodePath>),
     Spawn,
     Finish,
     Nothing,
@@ -138,6 +147,7 @@ impl Rollout {
             tree,
             active,
             deferred: BTreeSet::new(),
+            docket: judging::Docket::default(),
             sessions: BTreeMap::new(),
             heavy: BTreeMap::new(),
             rows: BTreeMap::new(),
@@ -174,7 +184,7 @@ impl Rollout {
         self.parts.sink.settle()
     }
 
-    /// Goes on until actions are needed or the rollout has finished, and hands its events on.
+    /// Goes on until something is needed or the rollout has finished, and hands its events on.
     ///
     /// # Errors
     /// See [`EngineError`]; what was emitted before stays valid.
@@ -191,6 +201,8 @@ impl Rollout {
                 Move::Finish => self.finish()?,
                 Move::Sample(nodes) => break Need::Actions(nodes),
                 Move::Wait(nodes) => break Need::Arrivals(nodes),
+                Move::Await => break Need::Calls,
+                Move::Judge(nodes) => break Need::Verdicts(nodes),
                 Move::Nothing => break Need::Nothing,
             }
         };

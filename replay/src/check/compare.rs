@@ -113,7 +113,7 @@ impl Shared {
                 let at = self.next;
                 let names: Vec<String> = waiting.iter().map(ToString::to_string).collect();
                 let got = match names.as_slice() {
-                    [] => "a wait for the answer to a call".to_owned(),
+                    [] => "a wait for the answer to a call, or for a verdict".to_owned(),
                     [node] => format!("an action of node {node}"),
                     _ => format!("an action of one of the nodes {}", names.join(", ")),
                 };
@@ -121,6 +121,17 @@ impl Shared {
                 Err(EngineError::Diverged { seq: at as u64 })
             }
         }
+    }
+
+    /// The verdict on the first of these nodes has to come next, and the log has something else, or ends.
+    pub(super) fn lacks_verdict(&mut self, nodes: &[NodePath]) -> Result<(), EngineError> {
+        if self.has_ended() {
+            return Ok(());
+        }
+        let at = self.next;
+        let first = nodes.first().map(ToString::to_string).unwrap_or_default();
+        self.diverge(at, Divergence::of_kind(&self.events, at, format!("a verdict on node {first}")));
+        Err(EngineError::Diverged { seq: at as u64 })
     }
 
     /// Whether the next event answers this call.

@@ -8,7 +8,7 @@ use rao_engine::repl::{Call, CellOutput, Progress, Repl, ReplError, Reply};
 use rao_engine::{
     Asking, CallSite, EngineConfig, EngineError, Extension, LAUNCH, Outside, answer, cell_output, protocol,
 };
-use rao_envs::judge::Ruling;
+use rao_envs::judge::{JudgeIdentity, Ruling};
 use rao_envs::{Args, Ending, Episode, Goal, Judgement, Text, ToolResult};
 use rao_store::NodePath;
 use rao_store::event::{Body, NodeSpawned, Role, RunStarted, StopReason};
@@ -45,40 +45,66 @@ impl Logged {
         }
     }
 
-    /// What the log says of a node that ended: its verdict if that is due, or that it is to have the root's.
-    pub(super) fn due_ruling(&self, node: &NodePath) -> Ruling {
-        let shared = self.shared.borrow();
-        let given = |due: &rao_store::event::Verdict| Ruling::Given {
-            judgement: Judgement {
-                score: due.score,
-                source: due.source.clone(),
-                evidence: serde_json::from_str(&due.evidence).unwrap_or_default(),
-            },
-            judge: due.judge.clone(),
-        };
-        if let Some(Body::Verdict(due)) = shared.upcoming()
-            && due.node == *node
-            && due.source != "root"
-        {
-            return given(due);
+    /// The verdict on `node`, if it is the next event and not the root's.
+    fn due_verdict(&self, node: &NodePath) -> Option<Ruling> {
+        match self.shared.borrow().upcoming() {
+            Some(Body::Verdict(due)) if due.node == *node && due.source != "root" => Some(Ruling::Given {
+                judgement: Judgement {
+                    score: due.score,
+                    source: due.source.clone(),
+                    evidence: serde_json::from_str(&due.evidence).unwrap_or_default(),
+                },
+                judge: due.judge.clone(),
+            }),
+            _ => None,
         }
+    }
+
+    /// What the log says of a node that ended: its verdict if that is due, that it is to have the root's, or that its
+    /// verdict stands further on (`None`), because a judge outside took its time.
+    fn due_ruling(&self, node: &NodePath) -> Option<Ruling> {
+        if let Some(due) = self.due_verdict(node) {
+            return Some(due);
+        }
+        let shared = self.shared.borrow();
         let own = shared.events().iter().find_map(|event| match &event.body {
-            Body::Verdict(verdict) if verdict.node == *node => Some(verdict.source.as_str()),
+            Body::Verdict(verdict) if verdict.node == *node => Some(verdict),
             _ => None,
         });
+        let is_root = *node == NodePath::root();
         match own {
-            Some("root") => Ruling::AsRoot,
-            // A log that stops before the root was judged.
-            None if *node != NodePath::root() => Ruling::AsRoot,
-            _ => Ruling::Given {
+            Some(verdict) if verdict.source == "root" => Some(Ruling::AsRoot),
+            Some(verdict) if is_outside(verdict.judge.as_deref()) => None,
+            // A log that stops before the node was judged, or the root.
+            None if self.judge_of(is_root).is_some_and(|judge| !judge.is_computed()) => None,
+            None if !is_root => Some(Ruling::AsRoot),
+            _ => Some(Ruling::Given {
                 judgement: Judgement {
                     score: 0.0,
                     source: "the log has no verdict here".into(),
                     evidence: serde_json::Value::Null,
                 },
                 judge: None,
-            },
+            }),
         }
+    }
+
+    fn judge_of(&self, is_root: bool) -> Option<&JudgeIdentity> {
+        self.config.judges.as_ref().map(|judges| if is_root { &judges.root } else { &judges.child })
+    }
+
+    /// What the log has of a judge outside this process that is to be asked about `node`: its verdict if that is due.
+    pub(super) fn said(&self, node: &NodePath) -> Option<(Judgement, Option<String>)> {
+        match self.due_verdict(node)? {
+            Ruling::Given { judgement, judge } => Some((judgement, judge)),
+            Ruling::AsRoot | Ruling::Asked(_) => None,
+        }
+    }
+
+    /// Whether the log's next event is a verdict on `node` that has no notes of the environment, as those of earlier
+    /// versions.
+    pub(super) fn lacks_notes(&self, node: &NodePath) -> bool {
+        self.said(node).is_some_and(|(judgement, _)| !judgement.has_notes())
     }
 
     fn not_in_log(what: &str) -> ToolResult {
@@ -145,8 +171,12 @@ impl Outside for Logged {
         self.context_variable.clone()
     }
 
-    fn verify(&mut self, node: &NodePath, _ending: &Ending<'_>) -> Result<Ruling, EngineError> {
+    fn verify(&mut self, node: &NodePath, _ending: &Ending<'_>) -> Result<Option<Ruling>, EngineError> {
         Ok(self.due_ruling(node))
+    }
+
+    fn is_verdict_next(&self, node: &NodePath) -> Option<bool> {
+        Some(self.due_verdict(node).is_some())
     }
 
     fn episode(&self) -> Option<&dyn Episode> {
@@ -163,6 +193,12 @@ impl Outside for Logged {
         StandIn::of(shared.events(), node, step, &self.tools, &whole)
             .map(|stand_in| Box::new(stand_in) as Box<dyn Repl>)
     }
+}
+
+/// Whether a verdict's judge is one that a replay cannot ask again.
+fn is_outside(judge: Option<&str>) -> bool {
+    let identity: Option<JudgeIdentity> = judge.and_then(|judge| serde_json::from_str(judge).ok());
+    identity.is_some_and(|identity| !identity.is_computed())
 }
 
 fn goal_of(due: &NodeSpawned, context: Text) -> Goal {

@@ -296,6 +296,8 @@ impl Replay {
             let (waiting, is_batch) = match rollout.advance()? {
                 Need::Actions(nodes) => (nodes, true),
                 Need::Arrivals(nodes) => (nodes, false),
+                Need::Verdicts(nodes) => return self.shared.borrow_mut().lacks_verdict(&nodes),
+                Need::Calls => return Err(EngineError::Internal("a replay waits for a call".into())),
                 Need::Nothing => return Ok(()),
             };
             for row in rollout.take_released() {
