@@ -12,6 +12,7 @@ pub mod answer;
 pub mod arrival;
 mod beside;
 mod config;
+pub mod contexts;
 mod error;
 pub mod fork;
 mod in_flight;

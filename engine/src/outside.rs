@@ -13,6 +13,7 @@ use rao_store::{NodePath, TokenId};
 
 use crate::answer;
 use crate::config::EngineConfig;
+use crate::contexts::Contexts;
 use crate::error::EngineError;
 use crate::protocol;
 use crate::repl::{CellOutput, Repl};
@@ -159,11 +160,17 @@ pub fn absorb_with(
     events: &[Event],
     see: &mut dyn FnMut(&mut dyn Episode, &Event) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
+    let mut contexts = Contexts::default();
     let mut issued: BTreeMap<(&NodePath, u32, u32), &CallIssued> = BTreeMap::new();
     for event in events {
         match &event.body {
             Body::NodeSpawned(spawned) => {
-                let goal = answer::goal(&spawned.node, &spawned.goal, &spawned.targets, spawned.context.as_str())?;
+                let context = contexts.note(spawned).map_err(|reason| EngineError::Stored {
+                    node: spawned.node.clone(),
+                    what: "the node's context",
+                    reason,
+                })?;
+                let goal = answer::goal(&spawned.node, &spawned.goal, &spawned.targets, context)?;
                 episode.enter(spawned.node.ordinals(), &goal);
             }
             Body::CallIssued(call) => {

@@ -1,5 +1,5 @@
-//! What the tests and benches of rao-log share: settings, a world, logs, recordings, and actors that play what they are
-//! told. Nothing of the program depends on it.
+//! What the tests and benches of rao-log share: settings, a world, logs, recordings, tables, and actors that play what
+//! they are told. Nothing of the program depends on it.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "support of tests: what fails here fails the test")]
@@ -7,7 +7,9 @@
 mod asking;
 mod judge;
 mod late;
+pub mod long_text;
 mod played;
+mod tables;
 mod wired;
 
 use std::ops::ControlFlow;
@@ -28,6 +30,7 @@ pub use asking::Asking;
 pub use judge::{Deliberate, Questions};
 pub use late::Late;
 pub use played::{Asked, Played};
+pub use tables::{Column, write_parquet};
 pub use wired::Wired;
 
 /// The run that [`record_in`] records.

@@ -9,6 +9,8 @@ mod cpython;
 mod damage;
 mod decoding;
 mod deepdive;
+mod deepdive_data;
+mod deepdive_search;
 mod doctor;
 mod durability;
 mod errors;
@@ -32,8 +34,7 @@ mod regression;
 mod schema;
 mod sealed;
 mod served;
-#[expect(dead_code, reason = "its own tests use the rest")]
-#[path = "../../policy/tests/served/server.rs"]
-mod server;
 mod trainer;
 mod training;
+
+use rao_testkit_server as server;

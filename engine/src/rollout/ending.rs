@@ -46,6 +46,7 @@ impl Rollout {
 
     pub(super) fn end(&mut self, path: &NodePath, outcome: Outcome) -> Result<(), EngineError> {
         self.sessions.remove(path);
+        self.heavy.remove(path);
         self.detached.forget(path);
         self.released.extend(self.rows.remove(path));
         let node = self.node(path)?;

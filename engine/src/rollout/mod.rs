@@ -10,6 +10,7 @@ mod ending;
 mod judging;
 mod launch;
 mod next;
+mod rest;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use rao_store::{NodePath, PolicyVersion, Seq, Stream};
 use crate::actor::{Action, Ask};
 use crate::answer;
 use crate::config::{EngineConfig, Scheduler};
+use crate::contexts;
 use crate::error::EngineError;
 use crate::outside::{Asking, Outside};
 use crate::repl::{CellOutput, Limit, Progress, Repl, ReplEngine, ReplError};
@@ -81,6 +83,8 @@ pub struct Rollout {
     deferred: BTreeSet<NodePath>,
     docket: judging::Docket,
     sessions: BTreeMap<NodePath, Session>,
+    /// Sessions that hold much and do not rest, with the bytes that they held when their cell last stopped.
+    heavy: BTreeMap<NodePath, usize>,
     rows: BTreeMap<NodePath, u64>,
     /// How many rows were handed out; a row is never used twice.
     next_row: u64,
@@ -145,6 +149,7 @@ impl Rollout {
             deferred: BTreeSet::new(),
             docket: judging::Docket::default(),
             sessions: BTreeMap::new(),
+            heavy: BTreeMap::new(),
             rows: BTreeMap::new(),
             next_row: 0,
             released: Vec::new(),
@@ -239,7 +244,9 @@ impl Rollout {
         self.parts.outside.enter(&node, &goal);
         self.active.insert(node.clone());
         let depth = node.depth();
-        let (targets, context) = (goal.targets.to_string(), goal.context.to_string());
+        let parent = node.parent().and_then(|parent| self.tree.node(&parent));
+        let context = contexts::written(&goal.context, parent.map(|parent| &parent.context_text));
+        let targets = goal.targets.to_string();
         self.emit(NodeSpawned { node, call, goal: goal.text, targets, context, depth, budget }.into())
     }
 

@@ -11,7 +11,7 @@ use rao_engine::{
 use rao_envs::judge::{JudgeIdentity, Ruling};
 use rao_envs::{Args, Ending, Episode, Goal, Judgement, Text, ToolResult};
 use rao_store::NodePath;
-use rao_store::event::{Body, Role, RunStarted, StopReason};
+use rao_store::event::{Body, NodeSpawned, Role, RunStarted, StopReason};
 
 use super::compare::Shared;
 
@@ -115,7 +115,7 @@ impl Logged {
 impl Outside for Logged {
     fn root_goal(&mut self) -> Goal {
         match self.shared.borrow().upcoming() {
-            Some(Body::NodeSpawned(due)) => goal_of(&due.node, &due.goal, &due.targets, &due.context),
+            Some(Body::NodeSpawned(due)) => goal_of(due, self.shared.borrow().context(&due.node)),
             _ => Goal { text: String::new(), targets: serde_json::Value::Null, context: Text::default() },
         }
     }
@@ -154,7 +154,7 @@ impl Outside for Logged {
     fn delegate(&mut self, site: &CallSite<'_>, _args: &Args) -> Result<Goal, String> {
         match self.shared.borrow().upcoming() {
             Some(Body::NodeSpawned(due)) if due.call == Some((site.step, site.call)) => {
-                Ok(goal_of(&due.node, &due.goal, &due.targets, &due.context))
+                Ok(goal_of(due, self.shared.borrow().context(&due.node)))
             }
             Some(Body::SpawnRefused(due)) if due.node == *site.node && due.call == site.call => {
                 if due.goal.is_empty() {
@@ -188,7 +188,9 @@ impl Outside for Logged {
     }
 
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {
-        StandIn::of(self.shared.borrow().events(), node, step, &self.tools, self.context_variable.is_some())
+        let shared = self.shared.borrow();
+        let whole = if self.context_variable.is_some() { shared.context(node) } else { Text::default() };
+        StandIn::of(shared.events(), node, step, &self.tools, &whole)
             .map(|stand_in| Box::new(stand_in) as Box<dyn Repl>)
     }
 }
@@ -199,11 +201,11 @@ fn is_outside(judge: Option<&str>) -> bool {
     identity.is_some_and(|identity| !identity.is_computed())
 }
 
-fn goal_of(node: &NodePath, text: &str, targets: &str, context: &str) -> Goal {
-    answer::goal(node, text, targets, context).unwrap_or_else(|_| Goal {
-        text: text.to_owned(),
+fn goal_of(due: &NodeSpawned, context: Text) -> Goal {
+    answer::goal(&due.node, &due.goal, &due.targets, context.clone()).unwrap_or_else(|_| Goal {
+        text: due.goal.clone(),
         targets: serde_json::Value::Null,
-        context: Text::from(context),
+        context,
     })
 }
 
@@ -219,12 +221,8 @@ impl StandIn {
         node: &NodePath,
         step: u32,
         tools: &[(String, bool)],
-        has_text: bool,
+        whole: &str,
     ) -> Option<Self> {
-        let whole = events.iter().find_map(|event| match &event.body {
-            Body::NodeSpawned(spawned) if spawned.node == *node && has_text => Some(spawned.context.as_str()),
-            _ => None,
-        });
         let is_async = |name: &str| name == LAUNCH || tools.iter().any(|(tool, is_async)| tool == name && *is_async);
         let mut moves = VecDeque::new();
         let mut waiting: Vec<u32> = Vec::new();
@@ -236,7 +234,7 @@ impl StandIn {
                     if is_async {
                         waiting.push(call.call);
                     }
-                    let args = Args::from_json_text_within(&call.args, whole.unwrap_or_default()).ok()?;
+                    let args = Args::from_json_text_within(&call.args, whole).ok()?;
                     moves.push_back(Progress::Call(Call { call: call.call, name: call.name.clone(), args, is_async }));
                 }
                 Body::CallAnswered(answered) if answered.node == *node && answered.step == step => {
