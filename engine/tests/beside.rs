@@ -1,7 +1,5 @@
 //! Judges and slow calls beside the rollouts: what overlaps, what stands still, and what a stop leaves.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
