@@ -406,7 +406,10 @@ pub(crate) fn write_golden_shared(to: &Path) -> (Vec<Event>, String) {
     let base = rollout(1, 0);
     log.append(base, Expected::Any, (0..5).map(varied).collect()).unwrap();
     let share = |streams: &[Stream], base, count| {
-        log.share_prefix(streams, base, count).into_iter().map(rao_store::Ticket::wait).for_each(|ack| assert!(ack.is_ok()));
+        log.share_prefix(streams, base, count)
+            .into_iter()
+            .map(rao_store::Ticket::wait)
+            .for_each(|ack| assert!(ack.is_ok()));
     };
     share(&[rollout(2, 0)], base, 3);
     share(&[rollout(2, 1)], base, 5);
