@@ -26,7 +26,9 @@ pub fn assert_replays(path: impl AsRef<Path>) {
     }
 }
 
-/// As [`assert_replays`], at another depth. `data` is the folder with TextCraft-Synth's own files, for logs that used them.
+/// As [`assert_replays`], at another depth. `data` is what the logs' worlds were made from, for logs that used files and
+/// have none beside them (`x.data` for `x.raolog`). Runs of served policies, which cannot be sampled again, are checked at
+/// [`Check::Tools`] at most.
 ///
 /// # Panics
 /// As [`assert_replays`].
@@ -41,6 +43,7 @@ fn replays(path: &Path, check: Check, data: Option<PathBuf>) -> Result<(), Strin
     for case in regression::find(path).map_err(|error| error.to_string())? {
         let failed = |error: String| format!("{}: {error}", case.path.display());
         let source = regression::open(&case.path).map_err(|error| failed(error.to_string()))?;
+        let data = case.data().or_else(|| data.clone());
         let report = regression::replay(&*source, check, data.as_deref()).map_err(|error| failed(error.to_string()))?;
         if let Some(divergence) = report.divergence {
             return Err(failed(divergence.to_string()));
