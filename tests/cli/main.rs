@@ -9,8 +9,11 @@ mod cpython;
 mod damage;
 mod decoding;
 mod deepdive;
+mod deepdive_data;
+mod deepdive_search;
 mod doctor;
 mod durability;
+mod environments;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/fake.rs"]
@@ -28,11 +31,11 @@ mod oolong;
 mod prune;
 mod record_and_read;
 mod regression;
+mod resumed;
 mod schema;
 mod sealed;
 mod served;
-#[expect(dead_code, reason = "its own tests use the rest")]
-#[path = "../../policy/tests/served/server.rs"]
-mod server;
 mod trainer;
 mod training;
+
+use rao_testkit_server as server;
