@@ -115,20 +115,20 @@ fn columns<S: Simd, const R: usize, const V: usize, const C: usize>(
     column: usize,
 ) {
     let (weights, _) = S::as_simd_f32s(panel).0.as_chunks::<V>();
-    let inputs = weights.len();
-    let x = x.map(
-        #[inline(always)]
-        |row| &row[..inputs],
-    );
     let mut sums = [[simd.splat_f32s(0.0); C]; R];
-    for (k, weights) in weights.iter().enumerate() {
-        for r in 0..R {
-            let factor = simd.splat_f32s(x[r][k]);
-            for c in 0..C {
-                sums[r][c] = simd.mul_add_f32s(factor, weights[first + c], sums[r][c]);
+    side_by_side(
+        weights,
+        x,
+        #[inline(always)]
+        |weights, factors| {
+            for r in 0..R {
+                let factor = simd.splat_f32s(factors[r]);
+                for c in 0..C {
+                    sums[r][c] = simd.mul_add_f32s(factor, weights[first + c], sums[r][c]);
+                }
             }
-        }
-    }
+        },
+    );
     for (sums, out) in sums.iter().zip(out) {
         for (c, sum) in sums.iter().enumerate() {
             let from = column + c * LANES;
@@ -142,4 +142,50 @@ fn columns<S: Simd, const R: usize, const V: usize, const C: usize>(
             }
         }
     }
+}
+
+/// Calls `f` with each item of `weights` and the numbers of all rows at its place. Iterators that go in step are cut to the
+/// shortest once, before the loop: indexing every row would be checked at every step, and the sums would leave the registers.
+#[inline(always)]
+fn side_by_side<W, const R: usize>(weights: &[W], x: [&[f32]; R], mut f: impl FnMut(&W, [f32; R])) {
+    macro_rules! run {
+        ($iter:expr, $w:ident, $pattern:pat, [$($number:ident),+]) => {
+            for $pattern in $iter {
+                f($w, array([$(*$number),+]));
+            }
+        };
+    }
+    let w = weights.iter();
+    match &x[..] {
+        [a] => run!(w.zip(*a), w, (w, a), [a]),
+        [a, b] => run!(w.zip(*a).zip(*b), w, ((w, a), b), [a, b]),
+        [a, b, c] => run!(w.zip(*a).zip(*b).zip(*c), w, (((w, a), b), c), [a, b, c]),
+        [a, b, c, d] => run!(w.zip(*a).zip(*b).zip(*c).zip(*d), w, ((((w, a), b), c), d), [a, b, c, d]),
+        [a, b, c, d, e] => {
+            run!(w.zip(*a).zip(*b).zip(*c).zip(*d).zip(*e), w, (((((w, a), b), c), d), e), [a, b, c, d, e]);
+        }
+        [a, b, c, d, e, g] => {
+            let iter = w.zip(*a).zip(*b).zip(*c).zip(*d).zip(*e).zip(*g);
+            run!(iter, w, ((((((w, a), b), c), d), e), g), [a, b, c, d, e, g]);
+        }
+        [a, b, c, d, e, g, h] => {
+            let iter = w.zip(*a).zip(*b).zip(*c).zip(*d).zip(*e).zip(*g).zip(*h);
+            run!(iter, w, (((((((w, a), b), c), d), e), g), h), [a, b, c, d, e, g, h]);
+        }
+        [a, b, c, d, e, g, h, i, ..] => {
+            let iter = w.zip(*a).zip(*b).zip(*c).zip(*d).zip(*e).zip(*g).zip(*h).zip(*i);
+            run!(iter, w, ((((((((w, a), b), c), d), e), g), h), i), [a, b, c, d, e, g, h, i]);
+        }
+        [] => {}
+    }
+}
+
+/// The numbers as an array of the length that the rows' number has in the code around it.
+#[inline(always)]
+fn array<const N: usize, const R: usize>(numbers: [f32; N]) -> [f32; R] {
+    let mut all = [0.0; R];
+    for (slot, number) in all.iter_mut().zip(numbers) {
+        *slot = number;
+    }
+    all
 }
