@@ -67,7 +67,7 @@ impl Loaded {
     pub(crate) fn positions(&self) -> Option<usize> {
         match self {
             Loaded::Scripted(..) => None,
-            Loaded::Local(policy, _) => Some(policy.decoder().config().max_positions),
+            Loaded::Local(policy, _) => Some(policy.config().max_positions),
             Loaded::Quantized(policy, _) => Some(policy.positions()),
             Loaded::Served(served, _) => served.window().map(|window| window as usize),
         }
@@ -106,7 +106,7 @@ fn load_adapted(name: &PolicyName, adapter: &Path, limits: Limits) -> Result<Loa
         PolicyName::Mini => {
             let policy = rao_policy::mini()?;
             let chat = policy.chat().clone();
-            (policy.into_decoder(), chat)
+            (policy.into_decoder()?, chat)
         }
         PolicyName::Local(folder) => (Decoder::load(folder)?, Chat::load(folder)?),
         _ => return Err(Failure::usage("only models have adapters").help("choose --policy mini or local:PATH")),
