@@ -4,11 +4,13 @@
 #
 #   scripts/train-memory.sh [TASKS_SMALL] [TASKS_LARGE]     `mini`'s own rollouts, 8 of a task (default 150 and 1500 tasks:
 #                                                           about 10 and 100 MB), one pass over all of them
-#   scripts/train-memory.sh --long [SMALL] [LARGE]          the oracle's rollouts of hard tasks, 4 of a task (default 8 and
-#                                                           1440 tasks: about 10 MB and 2 GB), 30 supervised steps;
+#   scripts/train-memory.sh --long [SMALL] [LARGE]          the oracle's rollouts of hard tasks, 12 of a task (default 3 and
+#                                                           480 tasks: about 10 MB and 2 GB), 30 supervised steps;
 #                                                           half an hour on two cores
 set -eu
 cd "$(dirname "$0")/.."
+# Generated tasks, which do not end.
+unset RAO_LOG_DATA
 rao=${RAO_LOG:-target/release/rao-log}
 long=no
 if [ "${1:-}" = --long ]; then
@@ -16,7 +18,7 @@ if [ "${1:-}" = --long ]; then
     shift
 fi
 if [ "$long" = yes ]; then
-    small=${1:-8} large=${2:-1440}
+    small=${1:-3} large=${2:-480}
 else
     small=${1:-150} large=${2:-1500}
 fi
@@ -37,7 +39,7 @@ fi
 for tasks in "$small" "$large"; do
     log=$work/log-$tasks
     if [ "$long" = yes ]; then
-        "$rao" record --log "$log" --policy oracle --tokenizer "$work/model" --preset hard --tasks "$tasks" --group 4 --seed 1 >/dev/null
+        "$rao" record --log "$log" --policy oracle --tokenizer "$work/model" --preset hard --tasks "$tasks" --group 12 --seed 1 >/dev/null
         how="--loss sft --steps 30 --model $work/model"
     else
         "$rao" record --log "$log" --policy mini --tasks "$tasks" --group 8 --seed 1 >/dev/null

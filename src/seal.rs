@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use rao_store::archive::{self, SealReport};
-use rao_store::{EventSource, Options, RunId, Seq, resolve_target};
+use rao_store::{EventSource, Options, RunId, resolve_target, stream_size};
 use serde_json::{Value, json};
 
 use crate::shared::args::{JsonArgs, LogArgs};
@@ -76,10 +76,9 @@ fn plan(args: &SealArgs, runs: &[RunId], out: &mut Out) -> Result<(), Failure> {
         archive::check_sealable(&source, *run)?;
         let (mut events, mut bytes) = (0u64, 0u64);
         for stream in source.streams(*run) {
-            for header in source.headers(stream, Seq(0)) {
-                events += 1;
-                bytes += rao_store::HEADER_LEN as u64 + u64::from(header?.body_len);
-            }
+            let size = stream_size(&source, stream)?;
+            events += size.events;
+            bytes += size.bytes;
         }
         if args.json.json {
             planned.push(json!({ "run": run.to_string(), "events": events, "bytes": bytes }));

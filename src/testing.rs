@@ -12,6 +12,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rao_engine::repl::on_host_thread;
 pub use rao_replay::check::Check;
 use rao_replay::regression;
 
@@ -40,11 +41,16 @@ pub fn assert_replays_at(path: impl AsRef<Path>, check: Check, data: Option<Path
 }
 
 fn replays(path: &Path, check: Check, data: Option<PathBuf>) -> Result<(), String> {
+    on_host_thread(|| replay_all(path, check, data.as_deref()))
+}
+
+fn replay_all(path: &Path, check: Check, data: Option<&Path>) -> Result<(), String> {
     for case in regression::find(path).map_err(|error| error.to_string())? {
         let failed = |error: String| format!("{}: {error}", case.path.display());
         let source = regression::open(&case.path).map_err(|error| failed(error.to_string()))?;
-        let data = case.data().or_else(|| data.clone());
-        let report = regression::replay(&*source, check, data.as_deref()).map_err(|error| failed(error.to_string()))?;
+        let own = case.data();
+        let data = own.as_deref().or(data);
+        let report = regression::replay(&*source, check, data).map_err(|error| failed(error.to_string()))?;
         if let Some(divergence) = report.divergence {
             return Err(failed(divergence.to_string()));
         }

@@ -135,6 +135,10 @@ fn print(out: &mut Out, report: &VerifyReport, rewards: Option<&Rewards>) {
         let archives = plural(report.archives, "archive");
         out.line(format_args!("sealed   {archives} among them, {} bytes", report.archive_bytes));
     }
+    if report.forks > 0 {
+        let (forks, events) = (plural(report.forks, "fork"), plural(report.shared, "event"));
+        out.line(format_args!("shared   {events} of {forks} by reference; they are counted above"));
+    }
     if report.payloads > 0 {
         let texts = plural(report.payloads, "long text");
         out.line(format_args!("texts    {texts} stored once each, {} bytes of the journal", report.payload_bytes));
@@ -196,6 +200,8 @@ fn to_json(report: &VerifyReport, rewards: Option<&Rewards>) -> Value {
         "files": report.files,
         "archives": report.archives,
         "archive_bytes": report.archive_bytes,
+        "forks": report.forks,
+        "shared": report.shared,
         "payloads": report.payloads,
         "payload_bytes": report.payload_bytes,
         "dropped": report.dropped.iter().map(|dropped| dropped.run.to_string()).collect::<Vec<_>>(),

@@ -32,6 +32,7 @@ fn question(rubric: &'static str) -> Question {
         answer: Some(Value::Str("three".into())),
         history: vec![Act { action: "<python>print(context)</python>".into(), output: "a dragon, two dragons".into() }],
         error: None,
+        notes: None,
     }
 }
 

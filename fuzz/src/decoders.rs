@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rao_store::archive::{ArchiveReader, verify_archive_with};
 use rao_store::event::Body;
 use rao_store::files::{Files, JournalFile, ReadFile};
-use rao_store::{EventSource, Filter, Frame, HEADER_LEN, Manifest, Reader, Seq};
+use rao_store::{EventSource, Filter, Frame, HEADER_LEN, Manifest, Reader, Seq, Stream};
 
 /// Takes the bytes of one frame: header, then the body of its kind. A frame that reads must be written as it was read.
 pub(crate) fn frame(bytes: &[u8]) -> usize {
@@ -80,9 +80,28 @@ pub(crate) fn journal(bytes: &[u8]) -> usize {
             for event in reader.events(stream, Seq(0), &Filter::all()).take(10_000) {
                 read += usize::from(event.is_ok());
             }
+            check_shared(&reader, stream);
         }
     }
     read
+}
+
+/// Events that a stream shares by reference are frames of its own, chained to one another.
+fn check_shared(reader: &Reader, stream: Stream) {
+    let Some(shared) = reader.shared(stream) else { return };
+    let (mut next, mut chain) = (0, None);
+    for frame in reader.frames(stream, Seq(0), &Filter::all()).take(10_000) {
+        let Ok(frame) = frame else {
+            chain = None;
+            continue;
+        };
+        assert_eq!(frame.address().stream, stream);
+        let seq = frame.address().seq.0;
+        assert!(seq >= next, "a number comes twice");
+        assert!(seq >= shared.count || chain.is_none_or(|chain| chain == frame.previous()), "the chain is broken");
+        (next, chain) = (seq + 1, Some(frame.chain()));
+    }
+    reader.headers(stream, Seq(0)).take(10_000).for_each(drop);
 }
 
 const CHECKSUM_AT: usize = 88;

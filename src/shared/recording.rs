@@ -13,6 +13,7 @@ use rao_engine::rounds::Standing;
 use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Judges};
 use rao_envs::judge::Panel;
 use rao_envs::{EnvSettings, Environment, Options, PromptStyle, Selection, Split, catalog};
+use rao_replay::rejudge::on_record;
 use rao_store::event::HostFacts;
 use rao_store::{EventSource, Log, RolloutId, RunId};
 use serde::{Deserialize, Serialize};
@@ -346,6 +347,12 @@ pub(crate) fn run(log: &Arc<Log>, setup: &mut Setup, resume: Option<RunId>) -> R
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let Setup { plan, actor, repl, host } = setup;
+    if let Some(run) = resume
+        && plan.panel.is_remote()
+    {
+        // What the run's judges have said already is not asked again.
+        plan.panel.remember(on_record(&**log, run)?.into_values().flatten());
+    }
     let outcome = match resume {
         None => record::record(log, run, plan, host.clone(), &mut **actor, repl, &mut watch),
         Some(run) => record::resume(log, run, plan, &mut **actor, repl, &mut watch),

@@ -15,14 +15,17 @@ use crate::digest::chain_content;
 use crate::durability::Durability;
 use crate::error::LogError;
 use crate::event::Kind;
-use crate::fetch::{Frames, Slots, Source};
+use crate::fetch::Source;
 use crate::files::Files;
-use crate::frame::{self, HEADER_LEN, Parts, StreamKey, stream_key};
+use crate::frame::{self, Parts, StreamKey, stream_key};
+use crate::holdings::Holdings;
 use crate::id::{Digest, Seq, Stream};
 use crate::index::{Entry, Place};
 use crate::journal::{Journal, JournalWriter};
 use crate::ordered::Ordered;
 use crate::payload::{self, PayloadPlaces, Payloads, Piece};
+use crate::prefix::{Prefix, PrefixMap, Prefixes};
+use crate::report::Finding;
 use crate::sealed::Sealed;
 use crate::source::{Filter, Head};
 
@@ -113,9 +116,21 @@ pub(crate) struct Submission {
     pub(crate) reply: Reply,
 }
 
+/// A stream that is to begin with events of another one.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    pub(crate) stream: Stream,
+    /// Without its place.
+    pub(crate) prefix: Prefix,
+    /// As in a [`Submission`].
+    pub(crate) failures: u64,
+    pub(crate) reply: Reply,
+}
+
 #[derive(Debug)]
 pub(crate) enum Message {
     Append(Submission),
+    Share(Sharing),
     /// Answered once everything before it is answered and durable.
     Barrier(Sender<Result<(), LogError>>),
 }
@@ -131,6 +146,8 @@ pub(crate) struct Shared {
     pub(crate) ordered: RwLock<Ordered>,
     /// Where long texts stand in the journal.
     pub(crate) payloads: RwLock<PayloadPlaces>,
+    /// What streams share with others by reference.
+    pub(crate) prefixes: RwLock<PrefixMap>,
     /// The archives, which do not change while the log is open.
     pub(crate) sealed: Sealed,
     /// Failed commits so far.
@@ -177,9 +194,15 @@ impl Shared {
         self.heads.read().unwrap_or_else(PoisonError::into_inner).get(key).copied()
     }
 
-    /// Where events are read from.
-    pub(crate) fn source(&self) -> Source<'_> {
-        Source { journal: &self.journal, payloads: &self.payloads }
+    /// Where events are read from. `findings` explains holes in the journal.
+    pub(crate) fn holdings<'a>(&'a self, findings: &'a [Finding]) -> Holdings<'a> {
+        Holdings {
+            order: &self.ordered,
+            source: Source { journal: &self.journal, payloads: &self.payloads },
+            findings,
+            sealed: &self.sealed,
+            prefixes: &self.prefixes,
+        }
     }
 }
 
@@ -190,6 +213,7 @@ struct Draft {
     events: Vec<(Stream, Entry)>,
     heads: BTreeMap<StreamKey, Head>,
     payloads: PayloadPlaces,
+    prefixes: PrefixMap,
     replies: Vec<(Reply, Ack)>,
     /// Whether an event in it ends a run.
     ends_run: bool,
@@ -259,6 +283,11 @@ impl Committer {
                     let _ = reply.send(Err(error));
                 }
             }
+            Message::Share(sharing) => {
+                if let Err((reply, error)) = self.place_prefix(sharing, draft) {
+                    let _ = reply.send(Err(error));
+                }
+            }
         }
     }
 
@@ -295,17 +324,55 @@ impl Committer {
             self.note_failure(&error);
             return Err((reply, error));
         }
-        for body in &bodies {
-            self.write(stream, at_us, body, &mut head, draft);
+        let is_empty = bodies.is_empty();
+        // Each is gone once it is written: bodies may be long.
+        for body in bodies {
+            self.write(stream, at_us, &body, &mut head, draft);
         }
         let first = first.unwrap_or(next);
         let ack = Ack { first, last: Seq(first.0 + count.saturating_sub(1)) };
-        if bodies.is_empty() {
+        if is_empty {
             // All of it stands already.
             let _ = reply.send(Ok(ack));
             return Ok(());
         }
         draft.heads.insert(key, head);
+        draft.replies.push((reply, ack));
+        Ok(())
+    }
+
+    /// Adds a stream's prefix frame to the commit, unless it stands already.
+    fn place_prefix(&mut self, sharing: Sharing, draft: &mut Draft) -> Result<(), (Reply, LogError)> {
+        let Sharing { stream, prefix, failures, reply } = sharing;
+        let key = stream_key(stream);
+        let ack = Ack { first: Seq(0), last: Seq(prefix.count.saturating_sub(1)) };
+        if self.head(&key, draft).count > 0 {
+            // What may be repeated must be committed.
+            self.commit(std::mem::take(draft));
+        }
+        if failures < self.shared.failures.load(Ordering::SeqCst) {
+            return Err((reply, LogError::AfterFailure { stream, reason: self.last_failure.clone() }));
+        }
+        let next = self.next(stream, draft);
+        if next > Seq(0) {
+            let standing = self.shared.prefixes.of(stream).map(|prefix| prefix.shared());
+            if standing != Some(prefix.shared()) {
+                return Err((reply, LogError::Conflict { stream, expected: Seq(0), next }));
+            }
+            let _ = reply.send(Ok(ack));
+            return Ok(());
+        }
+        if draft.bytes.is_empty()
+            && let Err(error) = self.make_room()
+        {
+            self.note_failure(&error);
+            return Err((reply, error));
+        }
+        let (start, begins_commit) = (draft.bytes.len(), self.begins_commit(draft));
+        frame::write_prefix(&mut draft.bytes, stream, prefix.at_us, begins_commit, &prefix.body());
+        let place = self.place_of(start, draft);
+        draft.heads.insert(key, prefix.head());
+        draft.prefixes.insert(key, Prefix { place, ..prefix });
         draft.replies.push((reply, ack));
         Ok(())
     }
@@ -324,9 +391,8 @@ impl Committer {
         let next = self.shared.head(&stream_key(stream)).map_or(0, |head| head.count);
         self.shared.progress.catch_up();
         let end = next.min(first.0.saturating_add(bodies.len() as u64));
-        let slots = Slots::new(&self.shared.ordered, stream, first, end, &[]);
         let mut standing = 0;
-        for (frame, body) in Frames::new(slots, self.shared.source(), &Filter::all()).zip(bodies) {
+        for (frame, body) in self.shared.holdings(&[]).frames(stream, first, end, &Filter::all()).zip(bodies) {
             let frame = frame?;
             if frame.kind()? != body.kind || frame.layout() != body.layout || frame.body() != body.bytes {
                 return Err(LogError::Conflict { stream, expected: first, next: Seq(next) });
@@ -367,9 +433,7 @@ impl Committer {
             crc
         } else {
             // The digest is that of the whole event, however it is stored.
-            let mut whole = Vec::with_capacity(HEADER_LEN + body.bytes.len());
-            frame::write(&mut whole, &parts, &body.bytes);
-            head.chain = Digest::of(&whole);
+            (_, head.chain) = frame::digest(&parts, &body.bytes);
             frame::write_short(&mut draft.bytes, &parts, &payload::shorten(&body.bytes, &body.payloads))
         };
         if body.kind.is_content() {
@@ -423,6 +487,9 @@ impl Committer {
         let heads: Vec<(StreamKey, Head)> = draft.heads.into_iter().collect();
         if !draft.payloads.is_empty() {
             self.shared.payloads.write().unwrap_or_else(PoisonError::into_inner).extend(draft.payloads);
+        }
+        if !draft.prefixes.is_empty() {
+            self.shared.prefixes.write().unwrap_or_else(PoisonError::into_inner).extend(draft.prefixes);
         }
         self.shared.heads.write().unwrap_or_else(PoisonError::into_inner).extend(heads.iter().copied());
         self.shared.progress.committed.fetch_add(1, Ordering::SeqCst);

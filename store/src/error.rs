@@ -248,6 +248,16 @@ pub enum LogError {
         /// The first finding.
         finding: String,
     },
+    /// Too many bases stand behind one another.
+    #[error(
+        "{base}: nothing more is shared with it by reference, since {limit} streams stand behind one another already; `rao-log seal` its run first, which makes it stand by itself"
+    )]
+    TooManyBases {
+        /// The stream that was to be shared with.
+        base: Stream,
+        /// The most that may.
+        limit: usize,
+    },
     /// A run of the same id is there, with other content.
     #[error("run {run} is already in the log, and is not the one in the file; import it into another log with `--log`")]
     Present {
@@ -290,6 +300,7 @@ impl LogError {
             | LogError::Sealed { .. }
             | LogError::Dropped { .. }
             | LogError::Present { .. }
+            | LogError::TooManyBases { .. }
             | LogError::Tokens { .. }
             | LogError::TooLarge { .. }
             | LogError::Encode { .. }

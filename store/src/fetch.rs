@@ -186,7 +186,9 @@ impl Source<'_> {
         let whole = match view.form() {
             Form::Short => payload::expand(&view, self.payloads, self.journal).map_err(&damaged)?,
             Form::Whole if view.bytes().len() == bytes.len() => return Ok(Frame::checked(bytes, stream)),
-            Form::Whole | Form::Payload => return Err(damaged("it is not an event, or not only one".to_owned())),
+            Form::Whole | Form::Payload | Form::Prefix => {
+                return Err(damaged("it is not an event, or not only one".to_owned()));
+            }
         };
         Frame::parse(whole).map_err(|error| damaged(error.to_string()))
     }

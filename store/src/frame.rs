@@ -19,7 +19,9 @@ pub(crate) const FLAG_COMMIT: u16 = 1;
 pub(crate) const FLAG_SHORT: u16 = 2;
 /// Set on a frame that is such a text, and no event.
 pub(crate) const FLAG_PAYLOAD: u16 = 4;
-const KNOWN_FLAGS: u16 = FLAG_COMMIT | FLAG_SHORT | FLAG_PAYLOAD;
+/// Set on a frame that says which events a stream shares with another one, and stands for them.
+pub(crate) const FLAG_PREFIX: u16 = 8;
+const KNOWN_FLAGS: u16 = FLAG_COMMIT | FLAG_SHORT | FLAG_PAYLOAD | FLAG_PREFIX;
 
 const AT_VERSION: usize = 4;
 const AT_KIND: usize = 6;
@@ -167,6 +169,8 @@ pub(crate) enum Form {
     Short,
     /// A long text.
     Payload,
+    /// The first events of a stream, by reference.
+    Prefix,
 }
 
 /// A checked frame in a buffer.
@@ -201,7 +205,7 @@ impl<'a> View<'a> {
         if version == 0 {
             return Err(FrameError::Field { field: "format version" });
         }
-        if flags & FLAG_SHORT != 0 && flags & FLAG_PAYLOAD != 0 {
+        if (flags & !FLAG_COMMIT).count_ones() > 1 {
             return Err(FrameError::Field { field: "form" });
         }
         let stream = claimed_stream(frame).ok_or(FrameError::Field { field: "stream" })?;
@@ -235,7 +239,9 @@ impl<'a> View<'a> {
     /// What the frame is.
     pub(crate) fn form(&self) -> Form {
         let flags = u16_at(self.bytes, AT_FLAGS);
-        if flags & FLAG_PAYLOAD != 0 {
+        if flags & FLAG_PREFIX != 0 {
+            Form::Prefix
+        } else if flags & FLAG_PAYLOAD != 0 {
             Form::Payload
         } else if flags & FLAG_SHORT != 0 {
             Form::Short
@@ -270,6 +276,8 @@ pub(crate) struct Claim {
     pub(crate) kind: Option<Kind>,
     /// Its digest, if it says that it is a payload.
     pub(crate) payload: Option<Digest>,
+    /// Whether it says that it stands for shared events.
+    pub(crate) prefix: bool,
 }
 
 pub(crate) fn claim(bytes: &[u8]) -> Option<Claim> {
@@ -278,8 +286,9 @@ pub(crate) fn claim(bytes: &[u8]) -> Option<Claim> {
     }
     let kind = Kind::from_code(u16_at(bytes, AT_KIND));
     let is_payload = u16_at(bytes, AT_FLAGS) & FLAG_PAYLOAD != 0;
+    let prefix = u16_at(bytes, AT_FLAGS) & FLAG_PREFIX != 0;
     let payload = is_payload.then(|| Digest(array_at(bytes, AT_PREVIOUS)));
-    Some(Claim { stream: claimed_stream(bytes), seq: Seq(u64_at(bytes, AT_SEQ)), kind, payload })
+    Some(Claim { stream: claimed_stream(bytes), seq: Seq(u64_at(bytes, AT_SEQ)), kind, payload, prefix })
 }
 
 /// The whole length that the header at the start of `bytes` states, checked for plausibility only.
@@ -323,12 +332,43 @@ pub(crate) fn write_short(out: &mut Vec<u8>, parts: &Parts, short_body: &[u8]) -
 pub(crate) fn write_payload(out: &mut Vec<u8>, digest: Digest, at_us: u64, begins_commit: bool, payload: &[u8]) {
     let stream = Stream::Run(RunId([0; 16]));
     let parts = Parts { stream, seq: Seq(0), at_us, kind: 0, layout: 1, begins_commit, previous: digest };
+    // The event itself follows at least: a buffer that grows by doubling would copy the payload for it.
+    out.reserve(HEADER_LEN + payload.len() + (64 << 10));
     write_form(out, &parts, Form::Payload, payload);
 }
 
+/// Appends the frame that stands for the first events of `stream`.
+pub(crate) fn write_prefix(out: &mut Vec<u8>, stream: Stream, at_us: u64, begins_commit: bool, body: &[u8]) -> u32 {
+    let previous = Digest([0; 32]);
+    let parts = Parts { stream, seq: Seq(0), at_us, kind: 0, layout: 1, begins_commit, previous };
+    write_form(out, &parts, Form::Prefix, body)
+}
+
+/// The checksum and the digest of the frame that [`write`] would write.
+pub(crate) fn digest(parts: &Parts, body: &[u8]) -> (u32, Digest) {
+    let mut header = Vec::with_capacity(HEADER_LEN);
+    let crc = write_header(&mut header, parts, Form::Whole, body);
+    (crc, Digest::of_both(&header, body))
+}
+
+/// Writes the header of an event's frame into the first [`HEADER_LEN`] bytes of `frame`, whose body stands behind them.
+pub(crate) fn head(frame: &mut [u8], parts: &Parts) {
+    if let Some((place, body)) = frame.split_at_mut_checked(HEADER_LEN) {
+        let mut header = Vec::with_capacity(HEADER_LEN);
+        write_header(&mut header, parts, Form::Whole, body);
+        place.copy_from_slice(&header);
+    }
+}
+
 fn write_form(out: &mut Vec<u8>, parts: &Parts, form: Form, body: &[u8]) -> u32 {
-    let start = out.len();
     out.reserve(HEADER_LEN + body.len());
+    let crc = write_header(out, parts, form, body);
+    out.extend_from_slice(body);
+    crc
+}
+
+fn write_header(out: &mut Vec<u8>, parts: &Parts, form: Form, body: &[u8]) -> u32 {
+    let start = out.len();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
     out.extend_from_slice(&parts.kind.to_le_bytes());
@@ -337,6 +377,7 @@ fn write_form(out: &mut Vec<u8>, parts: &Parts, form: Form, body: &[u8]) -> u32 
         Form::Whole => 0,
         Form::Short => FLAG_SHORT,
         Form::Payload => FLAG_PAYLOAD,
+        Form::Prefix => FLAG_PREFIX,
     };
     let flags = form | if parts.begins_commit { FLAG_COMMIT } else { 0 };
     out.extend_from_slice(&flags.to_le_bytes());
@@ -353,7 +394,6 @@ fn write_form(out: &mut Vec<u8>, parts: &Parts, form: Form, body: &[u8]) -> u32 
     hasher.update(body);
     let crc = hasher.finalize();
     out.extend_from_slice(&crc.to_le_bytes());
-    out.extend_from_slice(body);
     crc
 }
 

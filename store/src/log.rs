@@ -11,24 +11,28 @@ use std::thread::{self, JoinHandle};
 use crossbeam::channel::{self, Sender};
 
 use crate::apply::{Ahead, Applier};
-use crate::commit::{Ack, Committer, Encoded, Expected, Message, Progress, Shared, Submission, Ticket, TicketState};
+use crate::commit::{
+    Ack, Committer, Encoded, Expected, Message, Progress, Reply, Shared, Submission, Ticket, TicketState,
+};
 use crate::dropped::DroppedRun;
 use crate::durability::Durability;
 use crate::error::LogError;
 use crate::event::{Body, MAX_BODY};
-use crate::fetch::{self, Frames, Slots};
+use crate::fetch::Source;
 use crate::files::{Files, RealFiles};
 use crate::frame::{StreamKey, stream_key};
+use crate::holdings::Holdings;
 use crate::id::{RunId, Seq, Stream};
 use crate::journal::{Journal, JournalWriter};
 use crate::manifest::Mark;
 use crate::opening::{self, Cleared};
 use crate::ordered::{self, Ordered};
+use crate::prefix::{self, Prefixes, SharedPrefix};
 use crate::reader::{load_manifest, runs, streams};
 use crate::report::{Finding, FindingClass, OpenReport};
 use crate::scan::Scan;
 use crate::sealed::{Sealed, SealedEntry};
-use crate::source::{EventSource, Filter, FrameIter, Head, HeaderIter};
+use crate::source::{EventIter, EventSource, Filter, FrameIter, Head, HeaderIter};
 
 /// The clock that stamps events: microseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -154,6 +158,9 @@ impl Log {
         let sealed = Sealed::load(&files, dir, (&listed, &dropped), in_journal)?;
         report.lines.extend(sealed.findings.iter().map(Finding::to_string));
         report.findings.extend(sealed.findings.iter().cloned());
+        let sharing = check_sharing(&journal, &scan, &sealed)?;
+        report.lines.extend(sharing.iter().map(Finding::to_string));
+        report.findings.extend(sharing.iter().cloned());
         let is_new = sealed.entries.is_empty() && scan.events == 0 && scan.findings.is_empty() && scan.torn.is_none();
         if let Some(trouble) = trouble.as_ref().filter(|_| !is_new) {
             report.lines.push(format!("MANIFEST was rebuilt from the journal ({})", trouble.detail));
@@ -179,13 +186,14 @@ impl Log {
             }
             sealed.manifest(end, &scan.heads).write(files.as_ref(), dir)?;
         }
-        let closed_streams = ClosedStreams::new(&scan);
+        let closed_streams = ClosedStreams::new(scan.findings.iter().chain(&sharing), &scan.heads);
         let shared = Arc::new(Shared {
             dir: dir.to_owned(),
             files,
             journal,
             heads: RwLock::new(scan.heads),
             payloads: RwLock::new(scan.payloads),
+            prefixes: RwLock::new(scan.prefixes),
             ordered: RwLock::new(ordered),
             sealed,
             failures: AtomicU64::new(0),
@@ -214,26 +222,36 @@ impl Log {
     }
 
     fn enqueue(&self, stream: Stream, expected: Expected, bodies: &[Body]) -> Result<TicketState, LogError> {
-        let failures = self.shared.failures.load(Ordering::SeqCst);
-        let closed = || LogError::Closed { dir: self.shared.dir.clone() };
-        if self.closed_streams.0.contains(&stream_key(stream)) {
-            return Err(LogError::DamagedStream { stream });
-        }
-        if self.is_sealed(stream.run()) {
-            return Err(LogError::Sealed { run: stream.run() });
-        }
-        if self.shared.sealed.dropped(stream.run()) {
-            return Err(LogError::Dropped { run: stream.run() });
-        }
+        let failures = self.failures();
+        self.check_open(stream)?;
         if bodies.is_empty() {
             return Err(LogError::EmptyAppend { stream });
         }
         let bodies = bodies.iter().map(|body| encode(stream, body)).collect::<Result<Vec<_>, _>>()?;
+        let at_us = self.now_us();
+        self.send(|reply| Message::Append(Submission { stream, expected, at_us, bodies, failures, reply }))
+    }
+
+    /// Hands a message to the committer.
+    pub(crate) fn send(&self, message: impl FnOnce(Reply) -> Message) -> Result<TicketState, LogError> {
+        let closed = || LogError::Closed { dir: self.shared.dir.clone() };
         let (reply, answer) = channel::bounded(1);
-        let at_us = (self.clock)();
-        let message = Message::Append(Submission { stream, expected, at_us, bodies, failures, reply });
-        self.inbox.as_ref().ok_or_else(closed)?.send(message).map_err(|_| closed())?;
+        self.inbox.as_ref().ok_or_else(closed)?.send(message(reply)).map_err(|_| closed())?;
         Ok(TicketState::Waiting { reply: answer, dir: self.shared.dir.clone() })
+    }
+
+    /// The number of failed commits so far.
+    pub(crate) fn failures(&self) -> u64 {
+        self.shared.failures.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// How many live streams stand behind this one, each the base of the one before.
+    pub(crate) fn bases_behind(&self, stream: Stream) -> usize {
+        prefix::depth(&self.shared.prefixes, &self.shared.sealed, stream)
     }
 
     /// Appends events and waits until they are acknowledged: [`Log::submit`] and [`Ticket::wait`].
@@ -330,10 +348,25 @@ impl Log {
         synced.and(saved)
     }
 
-    fn slots(&self, stream: Stream, from: Seq) -> Slots<'_> {
+    /// Whether the stream takes events.
+    pub(crate) fn check_open(&self, stream: Stream) -> Result<(), LogError> {
+        let run = stream.run();
+        if self.closed_streams.0.contains(&stream_key(stream)) {
+            Err(LogError::DamagedStream { stream })
+        } else if self.is_sealed(run) {
+            Err(LogError::Sealed { run })
+        } else if self.shared.sealed.dropped(run) {
+            Err(LogError::Dropped { run })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// What can be read now, and where the stream ends in it.
+    fn holdings(&self, stream: Stream) -> (Holdings<'_>, u64) {
         let end = self.head(stream).map_or(0, |head| head.count);
         self.shared.progress.catch_up();
-        Slots::new(&self.shared.ordered, stream, from, end, &self.findings)
+        (self.shared.holdings(&self.findings), end)
     }
 
     fn heads(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<StreamKey, Head>> {
@@ -375,22 +408,28 @@ impl EventSource for Log {
     }
 
     fn headers(&self, stream: Stream, from: Seq) -> HeaderIter<'_> {
-        match self.shared.sealed.of(stream.run()) {
-            Some(archive) => archive.headers(stream, from),
-            None => Box::new(fetch::headers(self.slots(stream, from))),
-        }
+        let (holdings, end) = self.holdings(stream);
+        holdings.headers(stream, from, end)
     }
 
     fn frames(&self, stream: Stream, from: Seq, filter: &Filter) -> FrameIter<'_> {
-        match self.shared.sealed.of(stream.run()) {
-            Some(archive) => archive.frames(stream, from, filter),
-            None => Box::new(Frames::new(self.slots(stream, from), self.shared.source(), filter)),
-        }
+        let (holdings, end) = self.holdings(stream);
+        holdings.frames(stream, from, end, filter)
+    }
+
+    fn events(&self, stream: Stream, from: Seq, filter: &Filter) -> EventIter<'_> {
+        let (holdings, end) = self.holdings(stream);
+        holdings.events(stream, from, end, filter)
+    }
+
+    fn shared(&self, stream: Stream) -> Option<SharedPrefix> {
+        let is_live = self.shared.sealed.of(stream.run()).is_none();
+        self.shared.prefixes.of(stream).filter(|_| is_live).map(|prefix| prefix.shared())
     }
 }
 
 impl ClosedStreams {
-    fn new(scan: &Scan) -> Self {
+    fn new<'a>(findings: impl Iterator<Item = &'a Finding>, heads: &BTreeMap<StreamKey, Head>) -> Self {
         let uncertain = |finding: &&Finding| {
             matches!(
                 finding.class,
@@ -398,18 +437,35 @@ impl ClosedStreams {
                     | FindingClass::MissingEvents
                     | FindingClass::ChainBreak
                     | FindingClass::ManifestDisagreement
+                    | FindingClass::BaseDisagreement
             )
         };
         let mut keys = BTreeSet::new();
-        for finding in scan.findings.iter().filter(uncertain) {
+        for finding in findings.filter(uncertain) {
             match finding.stream {
                 Some(stream) => drop(keys.insert(stream_key(stream))),
                 // It may have been any stream's last event.
-                None => keys.extend(scan.heads.keys().copied()),
+                None => keys.extend(heads.keys().copied()),
             }
         }
         ClosedStreams(keys)
     }
+}
+
+/// What is wrong with what streams share by reference.
+fn check_sharing(journal: &Journal, scan: &Scan, sealed: &Sealed) -> Result<Vec<Finding>, LogError> {
+    let holdings = Holdings {
+        order: &scan.index,
+        source: Source { journal, payloads: &scan.payloads },
+        findings: &scan.findings,
+        sealed,
+        prefixes: &scan.prefixes,
+    };
+    let head = |stream: Stream| match sealed.of(stream.run()) {
+        Some(archive) => archive.head(stream),
+        None => scan.heads.get(&stream_key(stream)).copied(),
+    };
+    prefix::check(holdings, &scan.prefixes, head, scan.computed)
 }
 
 fn encode(stream: Stream, body: &Body) -> Result<Encoded, LogError> {

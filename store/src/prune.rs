@@ -23,12 +23,12 @@ use crate::dropped::DroppedRun;
 use crate::error::LogError;
 use crate::event::{Body, Kind};
 use crate::files::{Files, RealFiles};
-use crate::frame::HEADER_LEN;
 use crate::id::{RunId, Seq};
 use crate::log::{Log, Options};
 use crate::reader::Reader;
 use crate::report::Finding;
 use crate::sealed::SealedEntry;
+use crate::size::stream_size;
 use crate::source::{EventSource, Filter};
 
 /// Which runs go: finished ones that neither limit keeps. A limit that is not set keeps nothing.
@@ -226,12 +226,12 @@ fn run_facts(
         needs: more(source, run).into_iter().collect(),
     };
     for stream in source.streams(run) {
-        for header in source.headers(stream, Seq(0)) {
-            let header = header?;
-            facts.started_us = facts.started_us.min(header.at_us);
-            facts.events += 1;
-            facts.bytes += HEADER_LEN as u64 + u64::from(header.body_len);
-        }
+        let first = source.headers(stream, Seq(0)).next().transpose()?;
+        facts.started_us = first.map_or(facts.started_us, |header| facts.started_us.min(header.at_us));
+        let size = stream_size(source, stream)?;
+        facts.events += size.events;
+        facts.bytes += size.bytes;
+        facts.needs.extend(source.shared(stream).map(|shared| shared.base.run()));
         for event in source.events(stream, Seq(0), &Filter::kinds([Kind::RolloutStarted, Kind::TrainStarted])) {
             match event?.body {
                 Body::RolloutStarted(started) => facts.needs.extend(started.fork_base.map(|base| base.run)),

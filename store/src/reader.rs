@@ -4,16 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::LogError;
-use crate::fetch::{self, Frames, Slots, Source};
+use crate::fetch::Source;
 use crate::files::{Files, RealFiles};
 use crate::frame::{StreamKey, stream_key, stream_of_key};
+use crate::holdings::Holdings;
 use crate::id::{RunId, Seq, Stream};
 use crate::journal::Journal;
 use crate::manifest::{Manifest, ManifestError};
+use crate::prefix::{self, SharedPrefix};
 use crate::report::{Finding, FindingClass, OpenReport};
 use crate::scan::Scan;
 use crate::sealed::Sealed;
-use crate::source::{EventSource, Filter, FrameIter, Head, HeaderIter};
+use crate::source::{EventIter, EventSource, Filter, FrameIter, Head, HeaderIter};
 
 /// How often opening begins anew because runs are being sealed meanwhile.
 const SEAL_TRIES: u32 = 10;
@@ -35,6 +37,8 @@ pub struct Reader {
     sealed: Sealed,
     /// Findings about the manifest itself.
     notes: Vec<Finding>,
+    /// Findings about what streams share, and the number of streams that were looked at.
+    sharing: (Vec<Finding>, usize),
 }
 
 impl Reader {
@@ -94,7 +98,8 @@ impl Reader {
         let notes: Vec<Finding> = note.into_iter().collect();
         let in_journal = |run| scan.heads.keys().filter_map(|key| stream_of_key(key)).any(|stream| stream.run() == run);
         let sealed = Sealed::load(files, dir, (&listed, &dropped), in_journal)?;
-        let reader = Reader { dir: dir.to_owned(), journal, scan, sealed, notes };
+        let mut reader = Reader { dir: dir.to_owned(), journal, scan, sealed, notes, sharing: Default::default() };
+        reader.check_sharing(reader.scan.computed)?;
         let findings = reader.findings();
         let report = OpenReport {
             lines: findings.iter().map(Finding::to_string).collect(),
@@ -110,7 +115,18 @@ impl Reader {
     /// # Errors
     /// As [`Reader::open`]; what was taken in before stays readable.
     pub fn refresh(&mut self) -> Result<u64, LogError> {
-        self.scan.advance(&self.journal, &self.dir)
+        let taken = self.scan.advance(&self.journal, &self.dir)?;
+        if self.sharing.1 != self.scan.prefixes.len() {
+            self.check_sharing(false)?;
+        }
+        Ok(taken)
+    }
+
+    /// Looks at what streams share with others by reference.
+    fn check_sharing(&mut self, compute: bool) -> Result<(), LogError> {
+        let found = prefix::check(self.holdings(), &self.scan.prefixes, |stream| self.head(stream), compute)?;
+        self.sharing = (found, self.scan.prefixes.len());
+        Ok(())
     }
 
     /// The log's directory.
@@ -138,13 +154,18 @@ impl Reader {
         &self.scan
     }
 
-    fn frames_from(&self) -> Source<'_> {
-        Source { journal: &self.journal, payloads: &self.scan.payloads }
+    fn holdings(&self) -> Holdings<'_> {
+        Holdings {
+            order: &self.scan.index,
+            source: Source { journal: &self.journal, payloads: &self.scan.payloads },
+            findings: &self.scan.findings,
+            sealed: &self.sealed,
+            prefixes: &self.scan.prefixes,
+        }
     }
 
-    fn slots(&self, stream: Stream, from: Seq) -> Slots<'_> {
-        let end = self.head(stream).map_or(0, |head| head.count);
-        Slots::new(&self.scan.index, stream, from, end, &self.scan.findings)
+    fn count(&self, stream: Stream) -> u64 {
+        self.head(stream).map_or(0, |head| head.count)
     }
 }
 
@@ -168,21 +189,25 @@ impl EventSource for Reader {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        self.notes.iter().chain(&self.scan.findings).chain(&self.sealed.findings).cloned().collect()
+        let in_journal = self.notes.iter().chain(&self.scan.findings);
+        in_journal.chain(&self.sealed.findings).chain(&self.sharing.0).cloned().collect()
     }
 
     fn headers(&self, stream: Stream, from: Seq) -> HeaderIter<'_> {
-        match self.sealed.of(stream.run()) {
-            Some(archive) => archive.headers(stream, from),
-            None => Box::new(fetch::headers(self.slots(stream, from))),
-        }
+        self.holdings().headers(stream, from, self.count(stream))
     }
 
     fn frames(&self, stream: Stream, from: Seq, filter: &Filter) -> FrameIter<'_> {
-        match self.sealed.of(stream.run()) {
-            Some(archive) => archive.frames(stream, from, filter),
-            None => Box::new(Frames::new(self.slots(stream, from), self.frames_from(), filter)),
-        }
+        self.holdings().frames(stream, from, self.count(stream), filter)
+    }
+
+    fn events(&self, stream: Stream, from: Seq, filter: &Filter) -> EventIter<'_> {
+        self.holdings().events(stream, from, self.count(stream), filter)
+    }
+
+    fn shared(&self, stream: Stream) -> Option<SharedPrefix> {
+        let is_live = self.sealed.of(stream.run()).is_none();
+        self.scan.prefixes.get(&stream_key(stream)).filter(|_| is_live).map(prefix::Prefix::shared)
     }
 }
 

@@ -23,6 +23,8 @@ pub enum FindingClass {
     ManifestDisagreement,
     /// A run's recorded content digest is not that of its events.
     ContentDisagreement,
+    /// What a stream shares with another one by reference is not what it shared when it began.
+    BaseDisagreement,
 }
 
 impl FindingClass {
@@ -36,6 +38,7 @@ impl FindingClass {
             FindingClass::ChainBreak => "chain break",
             FindingClass::ManifestDisagreement => "manifest disagreement",
             FindingClass::ContentDisagreement => "content disagreement",
+            FindingClass::BaseDisagreement => "base disagreement",
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::error::LogError;
 use crate::event::{Body, BodyError, Event, Kind, node_of};
 use crate::frame::Frame;
 use crate::id::{Address, Digest, NodePath, RunId, Seq, Stream};
+use crate::prefix::SharedPrefix;
 use crate::report::Finding;
 
 /// Headers in order of their sequence numbers.
@@ -109,6 +110,13 @@ pub trait EventSource: Send + Sync {
     /// The end of a stream; `None` if it has no events.
     fn head(&self, stream: Stream) -> Option<Head>;
 
+    /// Which of a stream's first events are not stored with it, but shared with another stream by reference. They are
+    /// read as any others.
+    fn shared(&self, stream: Stream) -> Option<SharedPrefix> {
+        let _ = stream;
+        None
+    }
+
     /// What was found damaged when the source was opened. Whoever computes with the events should refuse to, unless
     /// this is empty or holds only torn tails.
     fn findings(&self) -> Vec<Finding>;
@@ -134,7 +142,7 @@ pub trait EventSource: Send + Sync {
         if address.seq.0 >= count {
             return Err(unknown);
         }
-        decode(&self.frames(address.stream, address.seq, &Filter::all()).next().ok_or(unknown)??)
+        self.events(address.stream, address.seq, &Filter::all()).next().ok_or(unknown)?
     }
 }
 

@@ -28,7 +28,7 @@ impl Sweep<'_> {
     fn keeps(&self, view: &View<'_>) -> bool {
         match view.form() {
             Form::Payload => self.payloads.contains(&view.previous()),
-            Form::Whole | Form::Short => !self.gone.contains(&view.stream().run()),
+            Form::Whole | Form::Short | Form::Prefix => !self.gone.contains(&view.stream().run()),
         }
     }
 }

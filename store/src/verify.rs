@@ -11,6 +11,7 @@ use crate::event::{Body, Kind};
 use crate::files::{Files, RealFiles};
 use crate::frame::{HEADER_LEN, stream_of_key};
 use crate::id::{RunId, Seq, Stream};
+use crate::prefix::damage_of_bases;
 use crate::reader::Reader;
 use crate::report::{Finding, FindingClass};
 use crate::source::{EventSource, Filter, Head};
@@ -35,6 +36,10 @@ pub struct VerifyReport {
     pub archives: u64,
     /// Bytes of the archives.
     pub archive_bytes: u64,
+    /// Streams that share their first events with another one by reference.
+    pub forks: u64,
+    /// Those events, counted for each stream. They are among `events`.
+    pub shared: u64,
     /// Long texts that the journal stores on their own, each once.
     pub payloads: u64,
     /// Their bytes.
@@ -83,6 +88,14 @@ pub fn verify_with(files: Arc<dyn Files>, dir: &Path) -> Result<VerifyReport, Lo
         report.findings.extend(archive.check()?);
     }
     report.streams.extend(reader.sealed().streams());
+    let prefixes = &reader.scan().prefixes;
+    report.forks = prefixes.len() as u64;
+    report.shared = prefixes.values().fold(0, |sum: u64, prefix| sum.saturating_add(prefix.count));
+    // What archives hold damaged is known only now.
+    let shared = damage_of_bases(prefixes, reader.sealed(), &report.findings);
+    let new: Vec<Finding> = shared.into_iter().filter(|finding| !knows(&report.findings, finding)).collect();
+    report.findings.extend(new);
+    report.events = report.events.saturating_sub(unreadable(&reader, &report.findings)?);
     report.payloads = reader.scan().payloads.len() as u64;
     report.payload_bytes = reader.scan().payloads.values().map(|place| u64::from(place.len) - HEADER_LEN as u64).sum();
     report.dropped.clone_from(&reader.sealed().dropped);
@@ -101,9 +114,34 @@ pub fn verify_with(files: Arc<dyn Files>, dir: &Path) -> Result<VerifyReport, Lo
     Ok(report)
 }
 
+fn knows(findings: &[Finding], other: &Finding) -> bool {
+    findings.iter().any(|finding| (finding.stream, finding.seq) == (other.stream, other.seq))
+}
+
+/// How many events that streams share by reference cannot be read.
+fn unreadable(reader: &Reader, findings: &[Finding]) -> Result<u64, LogError> {
+    let mut lost = 0;
+    for stream in findings.iter().filter_map(|finding| finding.stream).collect::<BTreeSet<Stream>>() {
+        let Some(shared) = reader.shared(stream) else { continue };
+        let mut there = 0;
+        for header in reader.headers(stream, Seq(0)) {
+            match header {
+                Ok(header) if header.seq.0 >= shared.count => break,
+                Ok(_) => there += 1,
+                Err(LogError::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        lost += shared.count.saturating_sub(there);
+    }
+    Ok(lost)
+}
+
 /// Every body decodes. Holes are known from the scan.
 fn check_bodies(reader: &Reader, stream: Stream, findings: &mut Vec<Finding>) -> Result<(), LogError> {
-    for frame in reader.frames(stream, Seq(0), &Filter::all()) {
+    // Shared ones are looked at where they stand.
+    let own = reader.shared(stream).map_or(0, |shared| shared.count);
+    for frame in reader.frames(stream, Seq(own), &Filter::all()) {
         let frame = match frame {
             Ok(frame) => frame,
             Err(LogError::Damaged { .. }) => continue,

@@ -4,7 +4,10 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "support of tests: what fails here fails the test")]
 
+mod asking;
+mod judge;
 mod late;
+pub mod long_text;
 mod played;
 mod tables;
 mod wired;
@@ -23,6 +26,8 @@ use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
 use rao_store::event::{Body, Event, HostFacts};
 use rao_store::{EventSource, Expected, Filter, Log, Options, RolloutId, RunId, Seq, Stream};
 
+pub use asking::Asking;
+pub use judge::{Deliberate, Questions};
 pub use late::Late;
 pub use played::{Asked, Played};
 pub use tables::{Column, write_parquet};

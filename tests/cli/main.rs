@@ -22,6 +22,7 @@ mod following;
 mod forks;
 mod guide;
 mod help;
+mod interrupted;
 mod llm_judge;
 mod mail;
 mod minecraft;

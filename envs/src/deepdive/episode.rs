@@ -171,6 +171,7 @@ impl DiveEpisode {
             // The authors' root judge sees the answer only; the children's sees the way to it.
             history: if is_root { Vec::new() } else { ending.history.to_vec() },
             error: ending.error.map(str::to_owned),
+            notes: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::synth::Window;
 use super::{noisy, oracle, prompt};
 use crate::bind::bind;
 use crate::judge::Role;
+use crate::text::first_place;
 use crate::{
     Args, Assessment, Ending, Episode, Goal, Judgement, NodeKey, PromptStyle, Question, Script, Text, Tool, ToolResult,
     Turn, Value,
@@ -117,8 +118,8 @@ impl OolongEpisode {
         };
         let last = self.nodes.get(node).and_then(|node| node.pieces.iter().rev().flatten().next());
         let from = last.map_or(0, |last| last.end);
-        let after = parent.get(from..).and_then(|rest| rest.find(piece)).map(|at| from + at);
-        let Some(at) = after.or_else(|| parent.find(piece)).filter(|_| !piece.is_empty()) else {
+        let after = parent.get(from..).and_then(|rest| first_place(rest, piece)).map(|at| from + at);
+        let Some(at) = after.or_else(|| first_place(parent, piece)).filter(|_| !piece.is_empty()) else {
             return (piece.into(), None, None);
         };
         let own = at..at + piece.len();
@@ -187,6 +188,7 @@ impl OolongEpisode {
                 answer: Some(value.clone()),
                 history: ending.history.to_vec(),
                 error: None,
+                notes: None,
             })),
         }
     }

@@ -195,7 +195,7 @@ pub(crate) fn one_of_each() -> Vec<Body> {
             call: Some((0, 1)),
             goal: "craft a torch".to_owned(),
             targets: r#"{"torch": 1}"#.to_owned(),
-            context: String::new(),
+            context: "".into(),
             depth: Depth(1),
             budget: 25,
         }
@@ -391,6 +391,48 @@ pub(crate) fn write_golden_texts(to: &Path) -> Vec<Event> {
     journal[5_000] ^= 0x02;
     fs::write(to.join("flipped").join(JOURNAL), journal).unwrap();
     everything(&rao_store::Reader::open(&intact).unwrap().0)
+}
+
+/// Where the golden logs whose streams share their beginnings are kept.
+pub(crate) fn golden_shared_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/shared-v1")
+}
+
+/// Writes the golden logs with prefix frames: `intact`, `flipped` (a bit of an event of the base) and `prefix` (a bit of
+/// the first prefix frame). Gives their events, and the ends of the streams in words.
+pub(crate) fn write_golden_shared(to: &Path) -> (Vec<Event>, String) {
+    let intact = to.join("intact");
+    let (log, _) = Log::open(&intact, plain_options()).unwrap();
+    let base = rollout(1, 0);
+    log.append(base, Expected::Any, (0..5).map(varied).collect()).unwrap();
+    let share = |streams: &[Stream], base, count| {
+        log.share_prefix(streams, base, count)
+            .into_iter()
+            .map(rao_store::Ticket::wait)
+            .for_each(|ack| assert!(ack.is_ok()));
+    };
+    share(&[rollout(2, 0)], base, 3);
+    share(&[rollout(2, 1)], base, 5);
+    log.append(rollout(2, 0), Expected::Exactly(Seq(3)), vec![note("own"), reward(0.5)]).unwrap();
+    share(&[rollout(3, 0)], rollout(2, 0), 4);
+    log.append(rollout(3, 0), Expected::Exactly(Seq(4)), vec![note("of a fork")]).unwrap();
+    let streams = [base, rollout(2, 0), rollout(2, 1), rollout(3, 0)];
+    let ends = streams.map(|stream| {
+        let head = log.head(stream).unwrap();
+        format!("{stream} count {} chain {} content {}\n", head.count, head.chain, head.content)
+    });
+    log.close().unwrap();
+    fs::remove_file(intact.join("LOCK")).unwrap();
+    let journal = fs::read(intact.join(JOURNAL)).unwrap();
+    let first = HEADER_LEN + u32::from_le_bytes(journal[36..40].try_into().unwrap()) as usize;
+    let prefix = (0..journal.len()).find(|at| journal[*at..].starts_with(b"RAOE") && journal[at + 10] & 8 != 0);
+    for (name, at) in [("flipped", first + 60), ("prefix", prefix.unwrap() + HEADER_LEN + 40)] {
+        copy_dir(&intact, &to.join(name));
+        let mut damaged = journal.clone();
+        damaged[at] ^= 4;
+        fs::write(to.join(name).join(JOURNAL), damaged).unwrap();
+    }
+    (everything(&rao_store::Reader::open(&intact).unwrap().0), ends.concat())
 }
 
 pub(crate) const JOURNAL: &str = "journal/0000000000.log";

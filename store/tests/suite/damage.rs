@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rao_store::event::{Body, Event, Kind, RunFinished};
 use rao_store::{
-    Address, Digest, ErrorClass, EventSource, Expected, Filter, Finding, FindingClass, Log, LogError, Reader, Seq,
-    Stream, VerifyReport, verify,
+    Address, Digest, ErrorClass, EventSource, Expected, Filter, Finding, FindingClass, Log, LogError, Manifest, Reader,
+    Seq, Stream, VerifyReport, verify,
 };
 
 use crate::common::{
@@ -322,7 +322,7 @@ fn a_newer_log_is_refused_and_left_alone() {
     // Format version, kind, layout version and flags, with a right checksum as a newer program would write it.
     for (field, what) in [(4, "format version 2"), (6, "event kind 9"), (8, "layout version 2"), (10, "flags")] {
         let mut bytes = intact.clone();
-        bytes[at + field] = [2, 0, 2, 8][field / 2 - 2];
+        bytes[at + field] = [2, 0, 2, 16][field / 2 - 2];
         if field == 6 {
             bytes[at + 7] = 3;
         }
@@ -454,4 +454,40 @@ fn an_event_exchanged_with_its_checksum_is_noticed_by_whoever_computes_with_it()
     bytes[other + length - 1] ^= 0x01;
     fs::write(journal(dir.path()), &bytes).unwrap();
     assert!(broken(&Reader::open(dir.path()).unwrap().1.findings));
+}
+
+#[test]
+fn a_quick_opening_does_not_believe_counts_that_are_not_the_journals() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = Log::open(dir.path(), plain_options()).unwrap();
+    for r in [0, 1] {
+        log.append(rollout(1, r), Expected::Any, (0..5).map(varied).collect()).unwrap();
+    }
+    log.close().unwrap();
+    let path = dir.path().join("MANIFEST");
+    let right = Manifest::decode(&fs::read(&path).unwrap()).unwrap();
+    let counting = |count: u64| {
+        let mut manifest = right.clone();
+        manifest.heads[1].1.count = count;
+        manifest
+    };
+    let (mut more, mut fewer) = (right.clone(), right.clone());
+    more.heads.push((rollout(1, 2), right.heads[0].1));
+    fewer.heads.pop();
+    for (wrong, stream, class) in [
+        (counting(4), 1, FindingClass::ManifestDisagreement),
+        (counting(6), 1, FindingClass::MissingEvents),
+        (more, 2, FindingClass::MissingEvents),
+        (fewer, 1, FindingClass::ManifestDisagreement),
+    ] {
+        fs::write(&path, wrong.encode()).unwrap();
+        let (reader, report) = Reader::open(dir.path()).unwrap();
+        let [finding] = report.findings.as_slice() else { panic!("{stream} {class:?}: {:?}", report.findings) };
+        assert_eq!((finding.stream, finding.class), (Some(rollout(1, stream)), class));
+        assert_eq!(everything(&reader).len(), 10, "what is there can be read");
+        let (log, report) = Log::open(dir.path(), plain_options()).unwrap();
+        assert!(report.is_damaged());
+        let error = log.append(rollout(1, stream), Expected::Any, vec![varied(1)]).unwrap_err();
+        assert!(matches!(error, LogError::DamagedStream { .. }), "{error}");
+    }
 }

@@ -106,6 +106,7 @@ fn the_size_tables_add_up() {
     assert_dense(&table(&page, "### Dropped entry"), 40);
     assert_dense(&table(&page, "### Long texts"), 8);
     assert_dense(&table(&page, "then for each piece, in order"), 40);
+    assert_dense(&table(&page, "### Shared beginnings"), 128);
     assert_dense(&table(&page, "### Archive head"), 12);
     assert_dense(&table(&page, "### Footer head"), 48);
     assert_dense(&table(&page, "### Segment entry"), 24);

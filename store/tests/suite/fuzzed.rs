@@ -51,8 +51,9 @@ fn all(target: &str, decode: fn(&[u8]) -> usize) {
     let inputs = inputs(target);
     assert!(!inputs.is_empty(), "no seeds for {target}");
     for (path, bytes) in inputs {
-        let is_whole =
-            path.ends_with("intact") || target == "frame" && path.parent().is_some_and(|p| p.ends_with("seeds/frame"));
+        let is_whole = path.ends_with("intact")
+            || path.ends_with("shared")
+            || target == "frame" && path.parent().is_some_and(|p| p.ends_with("seeds/frame"));
         assert!(!is_whole || decode(&bytes) > 0, "{} gives no event", path.display());
         for number in 0..CHANGES {
             let changed = if number == 0 { bytes.clone() } else { change(&bytes, number) };

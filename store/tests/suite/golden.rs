@@ -10,8 +10,8 @@ use rao_store::{
 };
 
 use crate::common::{
-    JOURNAL, copy_dir, everything, golden_dir, golden_flip, golden_texts_dir, one_of_each, options, rollout, run,
-    write_golden, write_golden_texts,
+    JOURNAL, copy_dir, everything, golden_dir, golden_flip, golden_shared_dir, golden_texts_dir, one_of_each, options,
+    rollout, run, write_golden, write_golden_shared, write_golden_texts,
 };
 
 /// Golden logs are opened as copies: opening one for writing changes it.
@@ -146,4 +146,35 @@ fn logs_with_long_texts_and_dropped_runs_read_as_on_the_day_they_were_written() 
     assert_eq!(lost, [(rollout(1, 0), Seq(1)), (rollout(1, 1), Seq(0)), (rollout(1, 1), Seq(2))]);
     let read = everything(&Reader::open(&golden.join("flipped")).unwrap().0);
     assert!(read.len() == 3 && read.iter().all(|event| wanted.contains(event)));
+}
+
+#[test]
+fn logs_with_shared_beginnings_read_as_on_the_day_they_were_written() {
+    let golden = golden_shared_dir();
+    let dir = tempfile::tempdir().unwrap();
+    let (wanted, ends) = write_golden_shared(dir.path());
+    assert_eq!(ends, fs::read_to_string(golden.join("digests.txt")).unwrap());
+    for name in ["intact", "flipped", "prefix"] {
+        for file in [JOURNAL, "MANIFEST"] {
+            let path = Path::new(name).join(file);
+            let (now, then) = (fs::read(dir.path().join(&path)).unwrap(), fs::read(golden.join(&path)).unwrap());
+            assert!(now == then, "{} differs: the format changed without a new version", path.display());
+        }
+    }
+    let found = verify(&golden.join("intact")).unwrap();
+    assert_eq!((found.findings.as_slice(), found.events, found.forks, found.shared), (&[][..], 20, 3, 12));
+    assert!(everything(&Reader::open_checked(&golden.join("intact")).unwrap().0) == wanted);
+    let copy = tempfile::tempdir().unwrap();
+    copy_dir(&golden.join("intact"), copy.path());
+    assert!(everything(&Log::open(copy.path(), options()).unwrap().0) == wanted);
+    let base = [(rollout(1, 0), Seq(1)), (rollout(2, 0), Seq(1)), (rollout(2, 1), Seq(1)), (rollout(3, 0), Seq(1))];
+    let prefix = [(rollout(2, 0), Seq(0)), (rollout(3, 0), Seq(0))];
+    for (name, named, lost) in [("flipped", &base[..], 4), ("prefix", &prefix, 6)] {
+        let found = verify(&golden.join(name)).unwrap();
+        let seen: Vec<_> = found.findings.iter().filter_map(|finding| Some((finding.stream?, finding.seq?))).collect();
+        assert_eq!(seen, named, "{name}");
+        let read = everything(&Reader::open(&golden.join(name)).unwrap().0);
+        assert_eq!((read.len(), found.events), (20 - lost, 20 - lost as u64), "{name}");
+        assert!(read.iter().all(|event| wanted.contains(event)));
+    }
 }

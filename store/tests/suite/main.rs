@@ -18,3 +18,5 @@ mod payloads;
 mod prune;
 mod retry;
 mod seal;
+mod shared;
+mod shared_crash;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use rao_store::event::{Body, Kind, RunFinished, TrainFinished};
 use rao_store::{
-    Address, Digest, EventSource, Expected, Filter, Log, LogError, Options, Reader, RunId, Seq, Stream, archive,
-    content_digest_of_run,
+    Address, Digest, EventSource, Expected, Filter, Log, LogError, Options, Reader, RunId, Seq, SharedPrefix, Stream,
+    archive, content_digest_of_run, verify,
 };
 
 use crate::common::{options, rollout, run, run_started, varied};
@@ -34,6 +34,12 @@ enum Step {
         stream: usize,
         from: u64,
     },
+    /// Begins a stream with events of another one.
+    Share {
+        stream: usize,
+        base: usize,
+        count: u64,
+    },
     /// Ends a run and moves it into an archive.
     Seal {
         stream: usize,
@@ -51,6 +57,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (stream.clone(), 1..40u64).prop_map(|(stream, count)| Step::SubmitMany { stream, count }),
         1 => (any::<bool>(), prop_oneof![Just(0usize), Just(400), Just(100_000)])
             .prop_map(|(sled, inline_bytes)| Step::Reopen { sled, inline_bytes }),
+        4 => (stream.clone(), stream.clone(), 1..30u64)
+            .prop_map(|(stream, base, count)| Step::Share { stream, base, count }),
         1 => stream.clone().prop_map(|stream| Step::Seal { stream }),
         1 => Just(Step::Move),
         3 => (stream, 0..30u64).prop_map(|(stream, from)| Step::Read { stream, from }),
@@ -59,8 +67,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Streams that sort next to one another in every way.
-const STREAMS: [fn() -> Stream; 5] =
-    [|| Stream::Run(run(1)), || rollout(1, 0), || rollout(1, 256), || Stream::Training(run(1)), || rollout(2, 0)];
+const STREAMS: [fn() -> Stream; 8] = [
+    || Stream::Run(run(1)),
+    || rollout(1, 0),
+    || rollout(1, 256),
+    || Stream::Training(run(1)),
+    || rollout(2, 0),
+    || rollout(2, 1),
+    || rollout(3, 0),
+    || rollout(4, 0),
+];
 
 fn small_options(sled: bool, inline_bytes: usize) -> Options {
     let mut options = options();
@@ -99,6 +115,31 @@ proptest! {
                 continue;
             }
             match step {
+                Step::Share { stream, base, count } => {
+                    let (stream, base) = (STREAMS[stream](), STREAMS[base]());
+                    let held = model.get(&base).cloned().unwrap_or_default();
+                    let (there, own) = (held.len() as u64, model.get(&stream).map_or(0, Vec::len));
+                    let count = count.min(there.max(1));
+                    let repeated = log.shared(stream) == Some(SharedPrefix { base, count });
+                    let mut tickets = log.share_prefix(&[stream], base, count);
+                    prop_assert_eq!(tickets.len(), 1);
+                    match tickets.pop().unwrap().wait() {
+                        Ok(ack) => {
+                            prop_assert_eq!((ack.first.0, ack.last.0), (0, count - 1));
+                            prop_assert!(own == 0 || repeated);
+                            if own == 0 {
+                                model.insert(stream, held[..count as usize].to_vec());
+                            }
+                        }
+                        Err(LogError::Sealed { .. }) => prop_assert!(sealed.contains(&stream.run())),
+                        Err(LogError::UnknownEvent { .. }) => prop_assert_eq!(there, 0),
+                        Err(LogError::Conflict { next, .. }) => {
+                            prop_assert!(!repeated && own > 0);
+                            prop_assert_eq!(next.0, own as u64);
+                        }
+                        Err(error) => prop_assert!(false, "{}", error),
+                    }
+                }
                 Step::Seal { stream } => {
                     let run = STREAMS[stream]().run();
                     if sealed.insert(run) {
@@ -199,5 +240,6 @@ proptest! {
             prop_assert_eq!(&read(&log, *stream, 0, &Filter::all()), &wanted);
             prop_assert_eq!(log.head(*stream), reader.head(*stream));
         }
+        prop_assert_eq!(verify(dir.path()).unwrap().findings, Vec::new());
     }
 }
