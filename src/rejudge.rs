@@ -8,10 +8,10 @@ use rao_store::{EventSource, Expected, LogError, RunRole, Seq, Stream, resolve_r
 use serde_json::{Value, json};
 
 use crate::shared::args::{DataArgs, JsonArgs, LogArgs};
-use crate::shared::exit::Failure;
+use crate::shared::exit::{Code, Failure};
 use crate::shared::out::{Out, plural};
 use crate::shared::table::Table;
-use crate::shared::{judges, open};
+use crate::shared::{judges, open, recording};
 
 /// Judge the nodes of a run again, and show how far the new verdicts agree with those that counted. The new ones are
 /// written behind the run's end: its rewards and its content digest stay. What the same judge was asked before is not asked
@@ -56,13 +56,23 @@ pub(crate) fn run(args: &RejudgeArgs, out: &mut Out) -> Result<(), Failure> {
         let message = format!("{} judges every node itself: there is no one to ask again", env.name());
         return Err(Failure::usage(message).help("`rao-log replay --check tools` runs its verifier again"));
     };
-    let judged = rejudge(&*log, run, &*env, &panel)?;
+    recording::stop_on_ctrl_c();
+    let judged = rejudge(&*log, run, &*env, &panel, &recording::stopped)?;
     let asked = judged.nodes.iter().filter(|node| node.asked).count() as u64;
     if !args.dry_run && asked > 0 {
         let text = format!("{} were added by rejudge", plural(asked, "verdict"));
         let mut bodies: Vec<Body> = vec![Note { text }.into()];
         bodies.extend(judged.nodes.iter().filter(|node| node.asked).map(|node| node.event().into()));
         log.append(stream, Expected::Any, bodies)?;
+    }
+    if judged.is_cut_off {
+        let kept = match args.dry_run {
+            true => "nothing was written (--dry-run)".to_owned(),
+            false => format!("{} that came before are in the log", plural(asked, "verdict")),
+        };
+        open::close(log)?;
+        let failure = Failure::new(Code::Other, format!("stopped before every node was judged; {kept}"));
+        return Err(failure.help("run the same command again: what is in the log is not asked again"));
     }
     let rows = [("roots", Some(Role::Root)), ("children", Some(Role::Child)), ("all", None)]
         .map(|(name, role)| (name, Agreement::of(&pairs(&judged.nodes, role))));

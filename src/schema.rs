@@ -58,6 +58,7 @@ enum Shape {
     Json,
     Words(&'static [&'static str]),
     Maybe(&'static Shape),
+    Either(&'static [Shape]),
     List(&'static Shape),
     Tuple(&'static [Shape]),
     Fields(&'static [(&'static str, Shape)]),
@@ -78,6 +79,7 @@ impl Shape {
             Shape::Json => json!({}),
             Shape::Words(words) => json!({ "enum": words }),
             Shape::Maybe(shape) => json!({ "anyOf": [shape.to_json(), { "type": "null" }] }),
+            Shape::Either(shapes) => json!({ "anyOf": shapes.iter().map(Shape::to_json).collect::<Vec<_>>() }),
             Shape::List(shape) => json!({ "type": "array", "items": shape.to_json() }),
             Shape::Tuple(shapes) => {
                 let items: Vec<Value> = shapes.iter().map(Shape::to_json).collect();
@@ -101,7 +103,7 @@ impl Shape {
     }
 }
 
-use Shape::{Bool, Count, Digest, Fields, Float, Json, List, Maybe, Node, Run, Text, Tuple, Variant, Words};
+use Shape::{Bool, Count, Digest, Either, Fields, Float, Json, List, Maybe, Node, Run, Text, Tuple, Variant, Words};
 
 const POLICY: Shape =
     Fields(&[("kind", Text), ("name", Text), ("weights", Maybe(&Digest)), ("tokenizer", Digest), ("version", Count)]);
@@ -142,7 +144,7 @@ fn fields(kind: Kind) -> &'static [(&'static str, Shape)] {
             ("call", Maybe(&Tuple(&[Count, Count]))),
             ("goal", Text),
             ("targets", Json),
-            ("context", Text),
+            ("context", Either(&[Text, Fields(&[("$slice", Tuple(&[Count, Count]))])])),
             ("depth", Count),
             ("budget", Count),
         ],

@@ -5,22 +5,20 @@
 //! rollouts that began earlier come first. Any other policy is asked for all ready nodes as one batch, so that with it the
 //! order is always the same. What a node samples does not depend on the order: only its context and its seed do.
 //!
-//! Tool calls that can run by themselves ([`rao_envs::Episode::detached`]) overlap with requests and with each other.
-
-mod calls;
+//! Tool calls that can run by themselves ([`rao_envs::Episode::detached`]) and questions to judges outside this process
+//! ([`rao_envs::judge::Inquiry`]) overlap with requests and with each other.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use rao_envs::ToolResult;
 use rao_store::NodePath;
 
-use self::calls::Workers;
 use crate::actor::{Action, Actor};
+use crate::beside::{Beside, Came};
 use crate::error::EngineError;
 use crate::in_flight::{Answer, InFlight, Slot, Ticket};
-use crate::rollout::{CallKey, Need, Rollout};
+use crate::rollout::{Need, Rollout};
 use crate::rounds::{Standing, Watch};
 
 /// How long the scheduler waits at most before it looks whether it is to stop.
@@ -29,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// What comes to the scheduler from outside.
 enum Arrival {
     Action(Answer),
-    Call(usize, CallKey, Result<ToolResult, EngineError>),
+    Beside(Came),
 }
 
 /// A rollout in progress.
@@ -71,7 +69,7 @@ struct Scheduler {
     /// Where each request in flight belongs.
     tickets: BTreeMap<Ticket, (usize, NodePath)>,
     next_ticket: u64,
-    calls: Workers,
+    beside: Beside,
     sender: Sender<Arrival>,
     arrivals: Receiver<Arrival>,
     standing: Standing,
@@ -80,12 +78,14 @@ struct Scheduler {
 impl Scheduler {
     fn new() -> Self {
         let (sender, arrivals) = unbounded();
+        let own = sender.clone();
         Scheduler {
             active: BTreeMap::new(),
             begun: 0,
             tickets: BTreeMap::new(),
             next_ticket: 0,
-            calls: Workers::new(sender.clone()),
+            // A scheduler that has ended does not listen any more.
+            beside: Beside::new(move |came| drop(own.send(Arrival::Beside(came)))),
             sender,
             arrivals,
             standing: Standing::default(),
@@ -155,8 +155,8 @@ impl Scheduler {
                 running.has_ended = true;
                 Vec::new()
             }
-            Need::Actions(_) => {
-                return Err(EngineError::Internal("a rollout of the `rounds` scheduler asks for a batch".into()));
+            Need::Actions(_) | Need::Calls | Need::Verdicts(_) => {
+                return Err(EngineError::Internal("a rollout of the `rounds` scheduler waits for its round".into()));
             }
         };
         for row in running.rollout.take_released() {
@@ -177,10 +177,7 @@ impl Scheduler {
                 }
             }
         }
-        for call in running.rollout.take_detached() {
-            self.calls.start(number, call)?;
-        }
-        Ok(())
+        self.beside.start(number, &mut running.rollout)
     }
 
     fn retire(&mut self, done: &mut dyn FnMut(Rollout)) {
@@ -252,7 +249,7 @@ impl Scheduler {
     /// Takes what has arrived; waits for something to arrive if there is nothing else to do.
     fn take_arrivals(&mut self, actor: &mut dyn Actor) -> Result<(), EngineError> {
         let is_idle = self.active.values().all(|running| running.wanted.is_empty() && !running.has_ended);
-        if self.tickets.is_empty() && self.calls.running() == 0 {
+        if self.tickets.is_empty() && self.beside.outstanding() == 0 {
             return match is_idle && !self.active.is_empty() {
                 true => Err(EngineError::Internal("no node of any rollout can go on".into())),
                 false => Ok(()),
@@ -280,11 +277,9 @@ impl Scheduler {
                 }
                 self.act(number, &node, answer?, actor)
             }
-            Arrival::Call(number, key, result) => {
-                self.calls.note_end();
-                if let Some(running) = self.active.get_mut(&number) {
-                    running.rollout.arrive(&key, result?);
-                }
+            Arrival::Beside(came) => {
+                let number = came.rollout();
+                self.beside.take(came, self.active.get_mut(&number).map(|running| &mut running.rollout))?;
                 self.go_on(number, actor)
             }
         }

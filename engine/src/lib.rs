@@ -10,7 +10,9 @@
 mod actor;
 pub mod answer;
 pub mod arrival;
+mod beside;
 mod config;
+pub mod contexts;
 mod error;
 pub mod fork;
 mod in_flight;

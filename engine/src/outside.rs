@@ -13,6 +13,7 @@ use rao_store::{NodePath, TokenId};
 
 use crate::answer;
 use crate::config::EngineConfig;
+use crate::contexts::Contexts;
 use crate::error::EngineError;
 use crate::protocol;
 use crate::repl::{CellOutput, Repl};
@@ -94,11 +95,12 @@ pub trait Outside {
     /// The variable under which a node's interpreter holds its goal's context, if it does.
     fn context_variable(&self) -> Option<String>;
 
-    /// Judges a node that ended.
+    /// Judges a node that ended, or says who does. `None` where a log has the verdict, but not as its next event: a judge
+    /// outside was asked, and took its time ([`Outside::is_verdict_next`]).
     ///
     /// # Errors
     /// When a verdict that had to be on record is not.
-    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError>;
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Option<Ruling>, EngineError>;
 
     /// The world, for scripted policies, if there is one.
     fn episode(&self) -> Option<&dyn Episode>;
@@ -114,6 +116,12 @@ pub trait Outside {
     /// Whether the log's next event answers this call; `None` where no log decides. Under the `arrival` scheduler the
     /// order of answers is a fact, which a replay takes from here.
     fn is_next(&self, _site: &CallSite<'_>) -> Option<bool> {
+        None
+    }
+
+    /// Whether the log's next event is the verdict on this node, for one that a judge outside was asked for; `None` where
+    /// no log decides.
+    fn is_verdict_next(&self, _node: &NodePath) -> Option<bool> {
         None
     }
 
@@ -152,11 +160,17 @@ pub fn absorb_with(
     events: &[Event],
     see: &mut dyn FnMut(&mut dyn Episode, &Event) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
+    let mut contexts = Contexts::default();
     let mut issued: BTreeMap<(&NodePath, u32, u32), &CallIssued> = BTreeMap::new();
     for event in events {
         match &event.body {
             Body::NodeSpawned(spawned) => {
-                let goal = answer::goal(&spawned.node, &spawned.goal, &spawned.targets, spawned.context.as_str())?;
+                let context = contexts.note(spawned).map_err(|reason| EngineError::Stored {
+                    node: spawned.node.clone(),
+                    what: "the node's context",
+                    reason,
+                })?;
+                let goal = answer::goal(&spawned.node, &spawned.goal, &spawned.targets, context)?;
                 episode.enter(spawned.node.ordinals(), &goal);
             }
             Body::CallIssued(call) => {
@@ -269,9 +283,9 @@ impl Outside for Live {
         self.episode.context_variable().map(str::to_owned)
     }
 
-    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError> {
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Option<Ruling>, EngineError> {
         let assessment = self.assess(node, ending);
-        Ok(self.panel.rule(assessment)?)
+        Ok(Some(self.panel.rule(assessment)?))
     }
 
     fn episode(&self) -> Option<&dyn Episode> {

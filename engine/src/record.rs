@@ -221,8 +221,10 @@ fn finish_run(
         let next = Seq(stored.len() as u64);
         let mut episode = plan.env.open(task)?;
         outside::absorb(&mut *episode, &stored)?;
+        let mut tree = Tree::fold(&stored)?;
+        drop(stored);
+        tree.share(&episode.root_goal().context);
         let outside = Live::new(episode, Arc::clone(&chat), plan.config.clone()).with_panel(plan.panel.clone());
-        let tree = Tree::fold(&stored)?;
         if tree.finished.is_some() {
             earlier.push(summary(&tree));
             return Ok(None);

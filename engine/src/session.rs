@@ -105,6 +105,8 @@ fn rerun(repl: &mut dyn Repl, node: &Node, step: &Step, whole: &str) -> Result<P
                 }
             },
         };
+        // A call's arguments may be long, and the cell goes on to make the next ones.
+        drop(progress);
         progress = repl.answer(reply).map_err(failed)?;
     }
 }

@@ -12,8 +12,7 @@ use rao_store::event::{
 };
 use rao_store::{Depth, LogProb, NodePath, PolicyVersion, Seq, TokenId};
 
-/// Texts of this many bytes are shared with the parent's where they are a piece of it.
-const LONG: usize = 1_024;
+use crate::contexts;
 
 /// What a node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +136,8 @@ pub struct Node {
     pub finish: Option<String>,
     /// How it ended.
     pub outcome: Option<Outcome>,
+    /// The event that ended it.
+    pub ended: Option<Seq>,
     /// Its verdicts; the first is the rollout's own.
     pub verdicts: Vec<Verdict>,
     /// Its reward, with the event that assigned it.
@@ -334,6 +335,7 @@ impl Tree {
                 if node.outcome.replace(finished.outcome).is_some() {
                     return Err(format!("node {} has ended before", finished.node));
                 }
+                node.ended = Some(seq);
                 node.finish.clone_from(&finished.value);
                 node.phase = Phase::Ended;
                 Ok(())
@@ -404,7 +406,7 @@ impl Tree {
             call: spawned.call,
             goal: spawned.goal.clone(),
             targets: spawned.targets.clone(),
-            context_text: self.text(spawned),
+            context_text: self.text(spawned)?,
             depth: spawned.depth,
             budget: spawned.budget,
             spawned: seq,
@@ -415,6 +417,7 @@ impl Tree {
             children: Vec::new(),
             finish: None,
             outcome: None,
+            ended: None,
             verdicts: Vec::new(),
             reward: None,
         };
@@ -423,14 +426,21 @@ impl Tree {
     }
 
     /// A node's text: a long one that is a piece of its parent's is shared with it, not kept twice.
-    fn text(&self, spawned: &NodeSpawned) -> Text {
+    fn text(&self, spawned: &NodeSpawned) -> Result<Text, String> {
         let parent = spawned.node.parent().and_then(|parent| self.nodes.get(&parent));
-        let long = parent.filter(|_| spawned.context.len() >= LONG);
-        let piece = long.and_then(|parent| {
-            let place = parent.context_text.locate(&spawned.context)?;
-            parent.context_text.slice(place)
-        });
-        piece.unwrap_or_else(|| Text::from(spawned.context.as_str()))
+        contexts::read(&spawned.context, parent.map(|parent| &parent.context_text))
+    }
+
+    /// Shares the root's text with whoever holds it anyway, such as the environment, if it reads the same: a tree from a
+    /// log has a copy of its own at first.
+    pub fn share(&mut self, text: &Text) {
+        let Some(own) = self.root().map(|root| root.context_text.clone()) else { return };
+        if own.shares(text) || !own.is_whole() || !text.is_whole() || own != *text {
+            return;
+        }
+        for node in self.nodes.values_mut().filter(|node| node.context_text.shares(&own)) {
+            node.context_text = node.context_text.moved_to(text);
+        }
     }
 
     fn extend(&mut self, seq: Seq, extended: &ContextExtended) -> Fit {

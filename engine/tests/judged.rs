@@ -82,6 +82,7 @@ impl Episode for Lines {
             answer: Some(value.clone()),
             history: ending.history.to_vec(),
             error: None,
+            notes: None,
         }))
     }
 

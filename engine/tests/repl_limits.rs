@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rao_engine::repl::{
     CellLimits, CellOutput, Function, Limit, MAX_CODE, Monty, Progress, Repl, ReplEngine, ReplError, Reply,
-    on_interpreter_thread,
+    on_host_thread, on_interpreter_thread,
 };
 use rao_envs::{ToolResult, Value};
 
@@ -241,7 +241,28 @@ fn the_same_program_gives_the_same_text() {
     assert!(first.lines().count() == 5 && first.contains("1767225600"), "{first}");
     assert_eq!(first, text(5));
     assert_eq!(first, on_interpreter_thread(move || text(5)).unwrap());
+    assert_eq!(first, on_host_thread(|| text(5)));
     assert_ne!(first, text(6));
+}
+
+#[test]
+fn threads_that_step_by_themselves_take_turns_and_are_charged_apart() {
+    // Two sessions of 6 MiB each fit a limit of 8 MiB; counted together they would not.
+    let greedy = || {
+        let mut repl = open(&small());
+        let code = "x = []\nfor i in range(600):\n    x.append('a' * 10000 + str(i))\n    echo(i)\nprint(len(x))";
+        cell(&mut *repl, code)
+    };
+    let outputs: Vec<CellOutput> = std::thread::scope(|scope| {
+        let hosts: Vec<_> = (0..3).map(|_| scope.spawn(|| on_host_thread(greedy))).collect();
+        let others: Vec<_> = (0..2).map(|_| scope.spawn(greedy)).collect();
+        hosts.into_iter().chain(others).map(|thread| thread.join().unwrap()).collect()
+    });
+    for output in outputs {
+        assert_eq!((output.stdout.as_str(), output.limit, output.error), ("600\n", None, None));
+    }
+    let panic = std::panic::catch_unwind(|| on_host_thread(|| panic!("the host's own")));
+    assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"the host's own"));
 }
 
 #[test]

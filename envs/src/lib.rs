@@ -4,6 +4,7 @@
 //! execution tree of the rollout: it holds the world's state, answers tool calls, turns delegations into goals and
 //! judges nodes. Nothing here reads a clock, the environment or a global generator: seeds are arguments.
 
+mod bind;
 pub mod catalog;
 pub mod deepdive;
 pub mod judge;
@@ -11,6 +12,8 @@ pub mod mail;
 mod mistakes;
 pub mod oolong;
 mod options;
+mod prompts;
+mod rng;
 mod text;
 pub mod textcraft;
 mod value;

@@ -1,7 +1,7 @@
 //! How noisy policies choose their mistakes.
 
 use crate::Turn;
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// The mistake to make at this turn, already written out, if one is to be made: decided by the rollout's seed, the node and the
 /// step. `rate` is how often a turn is spoilt; `spoil` writes a mistake, or says that it does not fit the turn; among those that

@@ -32,8 +32,26 @@ impl Text {
     /// Where `piece` first stands in this text, in bytes.
     #[must_use]
     pub fn locate(&self, piece: &str) -> Option<Range<usize>> {
-        let start = self.as_str().find(piece)?;
+        let start = first_place(self, piece)?;
         Some(start..start + piece.len())
+    }
+
+    /// The text for others to hold: the one in memory if this is all of it, else a copy of the piece.
+    #[must_use]
+    pub fn shared(&self) -> Arc<str> {
+        if self.is_whole() { Arc::clone(&self.whole) } else { self.as_str().into() }
+    }
+
+    /// Whether this is all of the text in memory.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.start == 0 && self.end == self.whole.len()
+    }
+
+    /// The same piece of another copy of the whole text, which must read the same.
+    #[must_use]
+    pub fn moved_to(&self, copy: &Text) -> Text {
+        Text { whole: Arc::clone(&copy.whole), start: self.start, end: self.end }
     }
 
     /// Whether both are pieces of one text in memory.
@@ -41,6 +59,12 @@ impl Text {
     pub fn shares(&self, other: &Text) -> bool {
         Arc::ptr_eq(&self.whole, &other.whole)
     }
+}
+
+/// Where `piece` first stands in `text`. Searching prepares itself in the piece's length, which is for nothing where the piece
+/// stands at the beginning, as the first of several or the whole does.
+pub(crate) fn first_place(text: &str, piece: &str) -> Option<usize> {
+    if text.starts_with(piece) { Some(0) } else { text.find(piece) }
 }
 
 impl Default for Text {

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Number, Value as Json, json};
 
+use crate::text::first_place;
+
 /// A value that crosses the border between a cell and the host.
 ///
 /// Dictionaries keep their order; keys may be any value. What has no counterpart here (functions, instances, integers
@@ -282,7 +284,7 @@ impl Args {
     pub fn to_json_text_within(&self, whole: &str) -> String {
         let place = |value: &Value| -> Option<Json> {
             let piece = value.as_str().filter(|piece| piece.len() >= LONG)?;
-            let from = whole.find(piece)?;
+            let from = first_place(whole, piece)?;
             Some(json!({ SLICE: [from, from + piece.len()] }))
         };
         let write = |value: &Value| place(value).unwrap_or_else(|| value.to_json());

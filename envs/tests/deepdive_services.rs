@@ -1,8 +1,7 @@
 //! Search services that misbehave: scripted servers that answer late, cut off, wrongly, or not at all.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,86 +13,16 @@ use rao_envs::deepdive::search::{
 };
 use rao_envs::deepdive::{DeepDive, DeepDiveConfig, Search};
 use rao_envs::{Args, Environment as _, Goal, Secret, Selection, Split, Text, ToolResult, Value};
+use rao_testkit_server::{Reply, Server};
 use serde_json::{Value as Json, json};
-
-/// What a server does with one request.
-#[derive(Clone)]
-enum Reply {
-    /// A status, more header lines, and a body.
-    Say(u16, &'static str, String),
-    /// Half of the body that the header promises.
-    Cut(String),
-    /// Nothing for this long, then a good answer.
-    Late(Duration),
-}
-
-fn ok(body: &Json) -> Reply {
-    Reply::Say(200, "", body.to_string())
-}
 
 fn results(urls: &[&str]) -> Json {
     let result = |url: &&str| json!({ "url": url, "title": "T", "content": "C", "score": 0.5, "raw_content": null });
     json!({ "query": "q", "answer": "the secret answer", "results": urls.iter().map(result).collect::<Vec<_>>() })
 }
 
-/// A server that gives these replies in turn, the last one again and again, and notes what it was sent.
-struct Server {
-    url: String,
-    seen: Arc<Mutex<Vec<String>>>,
-}
-
-impl Server {
-    fn new(replies: Vec<Reply>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&seen);
-        thread::spawn(move || {
-            for (at, stream) in listener.incoming().enumerate() {
-                let reply = replies.get(at).or(replies.last()).cloned();
-                let noted = Arc::clone(&noted);
-                // Each connection serves one request, side by side with others.
-                thread::spawn(move || serve(stream.unwrap(), &reply.unwrap(), &noted));
-            }
-        });
-        Self { url, seen }
-    }
-
-    fn seen(&self) -> Vec<String> {
-        self.seen.lock().unwrap().clone()
-    }
-}
-
-fn serve(mut stream: TcpStream, reply: &Reply, seen: &Mutex<Vec<String>>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let (mut text, mut length) = (String::new(), 0);
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
-            break;
-        }
-        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-        text.push_str(&line);
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
-    text.push_str(&String::from_utf8(body).unwrap());
-    seen.lock().unwrap().push(text);
-    let mut say = |status: u16, headers: &str, body: &str, promised: usize| {
-        let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {promised}\r\nConnection: close\r\n{headers}\r\n");
-        let _ = stream.write_all(format!("{head}{body}").as_bytes());
-    };
-    match reply {
-        Reply::Say(status, headers, body) => say(*status, headers, body, body.len()),
-        Reply::Cut(body) => say(200, "", body, 2 * body.len()),
-        Reply::Late(wait) => {
-            thread::sleep(*wait);
-            let body = results(&["late"]).to_string();
-            say(200, "", &body, body.len());
-        }
-    }
+fn late(milliseconds: u64) -> Reply {
+    Reply::json(&results(&["late"])).late(Duration::from_millis(milliseconds))
 }
 
 fn settings() -> HttpSettings {
@@ -107,7 +36,7 @@ fn settings() -> HttpSettings {
 }
 
 fn tavily(server: &Server) -> Tavily {
-    Tavily::new(Transport::new(settings()).unwrap(), &server.url, Some("tvly-key".into()))
+    Tavily::new(Transport::new(settings()).unwrap(), &server.url(), Some("tvly-key".into()))
 }
 
 fn urls(found: Result<Vec<rao_envs::deepdive::search::Hit>, SearchError>) -> Vec<String> {
@@ -118,15 +47,17 @@ fn urls(found: Result<Vec<rao_envs::deepdive::search::Hit>, SearchError>) -> Vec
 fn the_service_is_asked_in_its_own_language() {
     let page = json!({ "results": [{ "url": "u", "raw_content": "the page" }], "failed_results": [] });
     let none = json!({ "results": [], "failed_results": [{ "url": "v", "error": "no" }] });
-    let server = Server::new(vec![ok(&results(&["a", "b", "c"])), ok(&page), ok(&none)]);
+    let server =
+        Server::scripted(vec![Reply::json(&results(&["a", "b", "c"])), Reply::json(&page), Reply::json(&none)]);
     let (tavily, lane) = (tavily(&server), Lane::default());
     assert_eq!(urls(tavily.search(&lane, "two words", 2)), ["a", "b"]);
     assert_eq!(tavily.open(&lane, "u").unwrap(), "the page");
     assert_eq!(tavily.open(&lane, "v").unwrap_err(), SearchError::NoPage { url: "v".into() });
-    let seen = server.seen();
-    assert!(seen[0].starts_with("POST /search ") && seen[1].starts_with("POST /extract "));
-    assert!(seen[0].to_lowercase().contains("authorization: bearer tvly-key"));
-    let body: Json = serde_json::from_str(seen[0].split("\r\n").last().unwrap()).unwrap();
+    let seen = server.all();
+    let asked: Vec<(&str, &str)> = seen.iter().map(|seen| (seen.method.as_str(), seen.path.as_str())).collect();
+    assert_eq!(asked, [("POST", "/search"), ("POST", "/extract"), ("POST", "/extract")]);
+    assert_eq!(seen[0].header("Authorization"), Some("Bearer tvly-key"));
+    let body = &seen[0].body;
     assert_eq!(
         (&body["query"], &body["max_results"], &body["include_answer"]),
         (&json!("two words"), &json!(2), &json!(false))
@@ -136,57 +67,46 @@ fn the_service_is_asked_in_its_own_language() {
 
 #[test]
 fn what_may_pass_is_tried_again_and_what_stays_is_told() {
-    let fine = || ok(&results(&["a"]));
-    let fault = |status| Reply::Say(status, "", "no".into());
+    let fine = || Reply::json(&results(&["a"]));
+    let fault = |status| Reply::Status(status, "no".into());
     let lane = Lane::default();
-    for passing in [
-        fault(500),
-        fault(429),
-        fault(503),
-        fault(408),
-        Reply::Cut("{}".into()),
-        Reply::Late(Duration::from_millis(600)),
-    ] {
-        let server = Server::new(vec![passing.clone(), passing, fine()]);
+    for passing in [fault(500), fault(429), fault(503), fault(408), Reply::CutShort("{}".into()), late(600)] {
+        let server = Server::scripted(vec![passing.clone(), passing, fine()]);
         assert_eq!(urls(tavily(&server).search(&lane, "q", 5)), ["a"]);
-        assert_eq!(server.seen().len(), 3);
+        assert_eq!(server.all().len(), 3);
     }
     let lasting = [
         (fault(500), SearchError::Unavailable { attempts: 3, reason: "HTTP 500".into() }, 3),
         (fault(429), SearchError::Unavailable { attempts: 3, reason: "HTTP 429".into() }, 3),
+        (late(900), SearchError::Unavailable { attempts: 3, reason: "time-out".into() }, 3),
         (
-            Reply::Late(Duration::from_millis(900)),
-            SearchError::Unavailable { attempts: 3, reason: "time-out".into() },
-            3,
-        ),
-        (
-            Reply::Cut("{\"results\": []".into()),
+            Reply::CutShort("{\"results\": []".into()),
             SearchError::Unavailable { attempts: 3, reason: "the answer was cut off".into() },
             3,
         ),
         (fault(401), SearchError::Refused { status: 401 }, 1),
         (fault(403), SearchError::Refused { status: 403 }, 1),
         (fault(400), SearchError::BadRequest { status: 400 }, 1),
-        (Reply::Say(200, "", "<html>".into()), SearchError::Garbage { reason: "not JSON".into() }, 1),
-        (Reply::Say(200, "", "{}".into()), SearchError::Garbage { reason: "no list `results`".into() }, 1),
+        (Reply::Status(200, "<html>".into()), SearchError::Garbage { reason: "not JSON".into() }, 1),
+        (Reply::Status(200, "{}".into()), SearchError::Garbage { reason: "no list `results`".into() }, 1),
         (
-            ok(&json!({ "results": [{ "title": "T" }] })),
+            Reply::json(&json!({ "results": [{ "title": "T" }] })),
             SearchError::Garbage { reason: "a result without `url`".into() },
             1,
         ),
-        (Reply::Say(200, "", "x".repeat(20_000)), SearchError::Garbage { reason: "more than 10000 bytes".into() }, 1),
+        (Reply::Status(200, "x".repeat(20_000)), SearchError::Garbage { reason: "more than 10000 bytes".into() }, 1),
     ];
     for (reply, error, asked) in lasting {
-        let server = Server::new(vec![reply]);
+        let server = Server::scripted(vec![reply]);
         assert_eq!(tavily(&server).search(&lane, "q", 5).unwrap_err(), error);
-        assert_eq!(server.seen().len(), asked, "{error}");
+        assert_eq!(server.all().len(), asked, "{error}");
     }
 }
 
 #[test]
 fn a_service_says_when_to_come_back() {
-    let busy = Reply::Say(429, "Retry-After: 1\r\n", "busy".into());
-    let server = Server::new(vec![busy, ok(&results(&["a"]))]);
+    let busy = Reply::With(429, "Retry-After: 1", "busy".into());
+    let server = Server::scripted(vec![busy, Reply::json(&results(&["a"]))]);
     let begin = Instant::now();
     assert_eq!(urls(tavily(&server).search(&Lane::default(), "q", 5)), ["a"]);
     assert!(begin.elapsed() >= Duration::from_millis(950), "{:?}", begin.elapsed());
@@ -204,10 +124,10 @@ fn nothing_listens_and_nothing_waits_for_ever() {
 
 #[test]
 fn a_greedy_child_does_not_starve_its_siblings() {
-    let server = Server::new(vec![ok(&results(&["a"]))]);
+    let server = Server::scripted(vec![Reply::json(&results(&["a"]))]);
     let rate = Rate { per_minute: Some(1_200), concurrency: 1 };
     let transport = Transport::new(HttpSettings { rate, ..settings() }).unwrap();
-    let tavily = Arc::new(Tavily::new(transport, &server.url, None));
+    let tavily = Arc::new(Tavily::new(transport, &server.url(), None));
     let order = Arc::new(Mutex::new(Vec::new()));
     let ask = |node: u32, wait: u64| {
         let (tavily, order) = (Arc::clone(&tavily), Arc::clone(&order));
@@ -236,10 +156,10 @@ fn a_greedy_child_does_not_starve_its_siblings() {
 fn any_json_service_is_read_by_its_field_map() {
     let answer =
         json!({ "web": { "items": [{ "link": "a", "name": "A", "text": "C", "rank": 2.5 }, { "link": "b" }] } });
-    let server = Server::new(vec![
-        ok(&answer),
-        ok(&json!({ "doc": { "body": "the page" } })),
-        Reply::Say(404, "", String::new()),
+    let server = Server::scripted(vec![
+        Reply::json(&answer),
+        Reply::json(&json!({ "doc": { "body": "the page" } })),
+        Reply::Status(404, String::new()),
     ]);
     let mut fields = FieldMap::default();
     for (name, pointer) in [
@@ -254,8 +174,8 @@ fn any_json_service_is_read_by_its_field_map() {
     }
     assert!(fields.set("results", "items").unwrap_err().contains("JSON pointer"));
     assert!(fields.set("rank", "/x").unwrap_err().contains("choose results"));
-    let search = format!("{}/find?q={{query}}&n={{count}}", server.url);
-    let page = Some(format!("{}/page/{{url}}", server.url));
+    let search = format!("{}/find?q={{query}}&n={{count}}", server.url());
+    let page = Some(format!("{}/page/{{url}}", server.url()));
     let transport = || Transport::new(settings()).unwrap();
     let api = JsonApi::new(transport(), &search, page, fields.clone(), Some("k".into())).unwrap();
     let lane = Lane::default();
@@ -263,9 +183,9 @@ fn any_json_service_is_read_by_its_field_map() {
     assert_eq!((hits[0].title.as_str(), hits[0].score, hits[1].url.as_str()), ("A", 2.5, "b"));
     assert_eq!(api.open(&lane, "http://x/y?z").unwrap(), "the page");
     assert!(matches!(api.open(&lane, "gone"), Err(SearchError::NoPage { .. })));
-    let seen = server.seen();
-    assert!(seen[0].starts_with("GET /find?q=a%20b%26c&n=7 "), "{}", seen[0]);
-    assert!(seen[1].starts_with("GET /page/http%3A%2F%2Fx%2Fy%3Fz "), "{}", seen[1]);
+    let seen = server.all();
+    assert_eq!((seen[0].method.as_str(), seen[0].path.as_str()), ("GET", "/find?q=a%20b%26c&n=7"));
+    assert_eq!(seen[1].path, "/page/http%3A%2F%2Fx%2Fy%3Fz");
     let refused = JsonApi::new(transport(), "http://x/find", None, fields, None).unwrap_err().to_string();
     assert!(refused.contains("{query}"), "{refused}");
 }
@@ -276,14 +196,14 @@ fn recordings_give_back_what_was_answered_and_nothing_else() {
     let file = dir.path().join("answers.jsonl");
     let page = json!({ "results": [{ "url": "a", "raw_content": "the page" }] });
     let none = json!({ "results": [] });
-    let server = Server::new(vec![ok(&results(&["a"])), ok(&page), ok(&none)]);
+    let server = Server::scripted(vec![Reply::json(&results(&["a"])), Reply::json(&page), Reply::json(&none)]);
     let lane = Lane::default();
     let live = Cached::new(Recording::new(tavily(&server), &file).unwrap());
     let found = live.search(&lane, "q", 5).unwrap();
     live.search(&lane, "q", 5).unwrap();
     live.open(&lane, "a").unwrap();
     live.open(&lane, "gone").unwrap_err();
-    assert_eq!(server.seen().len(), 3, "the cache asks once");
+    assert_eq!(server.all().len(), 3, "the cache asks once");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.lines().count() == 3 && !text.contains("tvly-key"), "{text}");
     let recorded = Recorded::load(&file).unwrap();
@@ -291,6 +211,23 @@ fn recordings_give_back_what_was_answered_and_nothing_else() {
     assert_eq!(recorded.open(&lane, "a").unwrap(), "the page");
     assert_eq!(recorded.open(&lane, "gone").unwrap_err(), SearchError::NoPage { url: "gone".into() });
     assert!(recorded.search(&lane, "q", 6).unwrap_err().to_string().contains("holds no answer"));
+    // What failed for good fails again; what failed and was answered later is answered.
+    let fault = Reply::Status(500, "no".into());
+    let faults = vec![fault.clone(), fault.clone(), fault.clone()];
+    let late = [&faults[..], &[Reply::json(&results(&["late"]))]].concat();
+    let closed = Server::scripted(vec![Reply::Status(401, String::new())]);
+    for (name, replies, asked) in [("down", faults, 1), ("late", late, 2)] {
+        let server = Server::scripted(replies);
+        let live = Cached::new(Recording::new(tavily(&server), &file).unwrap());
+        let answers: Vec<_> = (0..asked).map(|_| live.search(&lane, name, 5)).collect();
+        assert_eq!(answers[0], Err(SearchError::Unavailable { attempts: 3, reason: "HTTP 500".into() }));
+        assert_eq!(Recorded::load(&file).unwrap().search(&lane, name, 5), answers[asked - 1]);
+        let refused = Recording::new(tavily(&closed), &file).unwrap();
+        assert_eq!(refused.open(&lane, name).unwrap_err(), SearchError::Refused { status: 401 });
+        assert_eq!(Recorded::load(&file).unwrap().open(&lane, name).unwrap_err(), SearchError::Refused { status: 401 });
+    }
+    std::fs::write(&file, "{\"request\": \"search\", \"query\": \"q\", \"count\": 5}\n").unwrap();
+    assert!(Recorded::load(&file).unwrap_err().to_string().contains("line 1: give either results or an error"));
     std::fs::write(&file, "{\"request\": \"search\"}\n").unwrap();
     assert!(Recorded::load(&file).unwrap_err().to_string().contains("line 1"));
 }
@@ -302,7 +239,7 @@ fn environment(dir: &Path, server: &Server) -> DeepDive {
     std::fs::write(&rows, format!("{}\n", json!({ "id": 7, "question": question, "answer": "Orsel" }))).unwrap();
     let config = DeepDiveConfig {
         data: Some(rows),
-        search: Search::Tavily { url: server.url.clone() },
+        search: Search::Tavily { url: server.url() },
         key: Some(Secret::new("tvly-key".into())),
         http: settings(),
         block: vec!["leaks.example".into()],
@@ -319,13 +256,13 @@ fn tools_have_upstreams_shapes_and_never_leak_the_question_or_the_answer() {
         { "url": "b", "title": "B", "content": leak, "score": 0.4 },
         { "url": "https://leaks.example/1", "title": "L", "content": "fine", "score": 0.3 },
     ] });
-    let page = |text: &str| ok(&json!({ "results": [{ "url": "a", "raw_content": text }] }));
-    let fault = Reply::Say(500, "", "no".into());
-    let server = Server::new(vec![
-        ok(&hits),
+    let page = |text: &str| Reply::json(&json!({ "results": [{ "url": "a", "raw_content": text }] }));
+    let fault = Reply::Status(500, "no".into());
+    let server = Server::scripted(vec![
+        Reply::json(&hits),
         page("Orsel is a town."),
         page(leak),
-        ok(&json!({ "results": [] })),
+        Reply::json(&json!({ "results": [] })),
         fault.clone(),
         fault.clone(),
         fault,
@@ -365,12 +302,12 @@ fn tools_have_upstreams_shapes_and_never_leak_the_question_or_the_answer() {
     for (args, kind, message) in wrong {
         assert_eq!(call("search_web", args), raised(kind, message));
     }
-    assert_eq!(server.seen().len(), 7, "wrong arguments never reach the service");
+    assert_eq!(server.all().len(), 7, "wrong arguments never reach the service");
 }
 
 #[test]
 fn delegations_are_data_and_refusals_make_no_node() {
-    let server = Server::new(vec![ok(&results(&[]))]);
+    let server = Server::scripted(vec![Reply::json(&results(&[]))]);
     let dir = tempfile::tempdir().unwrap();
     let env = environment(dir.path(), &server);
     let selection = Selection { presets: vec!["deepdive".into()], split: Split::Train, count: Some(1), seed: 0 };

@@ -6,10 +6,6 @@
     reason = "a test may stop at the first thing that is not there"
 )]
 
-#[expect(dead_code, reason = "its other users take the rest")]
-#[path = "../../policy/tests/served/server.rs"]
-mod server;
-
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,7 +13,7 @@ use rao_envs::judge::{Act, Judge, Llm, LlmError, LlmSettings, Question, Role, Se
 use rao_envs::{Judgement, Value};
 use serde_json::json;
 
-use server::{Reply, Request, Server};
+use rao_testkit_server::{Reply, Request, Server};
 
 fn says(text: &str) -> Reply {
     Reply::json(
@@ -36,6 +32,7 @@ fn question(rubric: &'static str) -> Question {
         answer: Some(Value::Str("three".into())),
         history: vec![Act { action: "<python>print(context)</python>".into(), output: "a dragon, two dragons".into() }],
         error: None,
+        notes: None,
     }
 }
 

@@ -308,7 +308,7 @@ fn launches_that_make_no_goal_are_refused() {
     let kind = |kind: &str| Some(Value::dict([("kind", Value::str(kind))]));
     let cases = [
         (Args::positional([Value::Int(1), Value::str("x")]), "goal must be a str, got int"),
-        (Args::positional([Value::str("g")]), "context must be a str, got NoneType"),
+        (Args::positional([Value::str("g")]), "missing 1 required positional argument: 'context'"),
         (Args::positional([Value::str("g"), Value::List(vec![])]), "context must be a str, got list"),
         (
             Args::positional(["g", "c"].map(Value::str)).with("num_steps", Value::Int(3)),

@@ -3,10 +3,12 @@
 //! New verdicts stand in the run's own stream, behind its end: they are no part of the execution and change neither its
 //! rewards nor its content digest. The evidence names the rollout.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use rao_engine::{Ended, EngineError, Tree, absorb_with};
-use rao_envs::judge::{JudgeIdentity, Panel, Role, Ruling};
+use rao_engine::{Ended, EngineError, Node, Tree, absorb_with};
+use rao_envs::judge::{JudgeError, JudgeIdentity, Panel, Role, Ruling, Sitting};
 use rao_envs::{Assessment, Environment, Judgement};
 use rao_store::event::{Body, Event, Kind, Verdict};
 use rao_store::{Digest, EventSource, Filter, LogError, NodePath, RolloutId, RunId, Seq, Stream};
@@ -42,9 +44,21 @@ pub struct Rejudging {
     pub by_root: u64,
     /// Rollouts without an end, which are left out.
     pub incomplete: u64,
+    /// Whether it was time to stop before every node was judged.
+    pub is_cut_off: bool,
 }
 
-/// Judges the nodes of a run again. Verdicts on record are not asked for again.
+/// The most questions that are under way at a time, whatever the judge bears: each holds what its node did.
+const UNDER_WAY: usize = 1024;
+
+/// How long answers are waited for at most before it is asked whether to stop.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Judges the nodes of a run again. Verdicts on record are not asked for again. Judges outside this process are asked side
+/// by side, as many questions at a time as they bear; the result does not depend on the order of their answers.
+///
+/// Once `stop` says so, which it is asked several times a second, no more answers are waited for, and the nodes without one
+/// are left out ([`Rejudging::is_cut_off`]).
 ///
 /// # Errors
 /// When the log cannot be read, the world cannot be opened, or a judge of recorded verdicts has none.
@@ -53,54 +67,149 @@ pub fn rejudge(
     run: RunId,
     env: &dyn Environment,
     panel: &Panel,
+    stop: &dyn Fn() -> bool,
 ) -> Result<Rejudging, EngineError> {
     panel.remember(on_record(source, run)?.into_values().flatten());
-    let mut all = Rejudging::default();
+    let mut again = Again::new(panel, stop);
     for stream in source.streams(run) {
         let Stream::Rollout(_, rollout) = stream else { continue };
+        if stop() {
+            again.all.is_cut_off = true;
+            break;
+        }
         let events: Vec<Event> = source.events(stream, Seq(0), &Filter::all()).collect::<Result<_, _>>()?;
-        rejudge_rollout(rollout, &events, env, panel, &mut all)?;
+        again.rollout(rollout, &events, env)?;
     }
-    Ok(all)
+    again.finish()
 }
 
-fn rejudge_rollout(
+/// A node that is being judged again.
+struct Case {
     rollout: RolloutId,
-    events: &[Event],
-    env: &dyn Environment,
-    panel: &Panel,
-    all: &mut Rejudging,
-) -> Result<(), EngineError> {
-    let tree = Tree::fold(events)?;
-    let (Some(started), Some(_)) = (&tree.started, &tree.finished) else {
-        all.incomplete += 1;
-        return Ok(());
-    };
-    let mut episode = env.open(&rao_engine::record::task_from_json(&started.task)?)?;
-    absorb_with(&mut *episode, events, &mut |episode, event| {
-        let Body::NodeFinished(end) = &event.body else { return Ok(()) };
-        let Some(node) = tree.node(&end.node) else { return Ok(()) };
-        let ended = Ended::of(node)?;
-        let assessment = episode.verify(end.node.ordinals(), &ended.as_ending());
-        let Assessment::Ask(question) = &assessment else {
-            all.by_environment += 1;
+    node: NodePath,
+    before: f64,
+    judge: String,
+    asked: bool,
+    verdict: Option<Judgement>,
+}
+
+impl Case {
+    fn judged(self) -> Option<Rejudged> {
+        let Case { rollout, node, before, judge, asked, verdict } = self;
+        verdict.map(|verdict| Rejudged { rollout, node, before, verdict, judge, asked })
+    }
+}
+
+/// The judging of a run's nodes, in their order.
+struct Again<'a> {
+    panel: &'a Panel,
+    stop: &'a dyn Fn() -> bool,
+    is_stopped: bool,
+    cases: Vec<Case>,
+    all: Rejudging,
+    /// Identities that were asked for.
+    asked: BTreeSet<String>,
+    /// Questions under way, by the place of their node.
+    sittings: BTreeMap<usize, Sitting>,
+    answers: Sender<(usize, Result<Judgement, JudgeError>)>,
+    arrivals: Receiver<(usize, Result<Judgement, JudgeError>)>,
+}
+
+impl<'a> Again<'a> {
+    fn new(panel: &'a Panel, stop: &'a dyn Fn() -> bool) -> Self {
+        let (answers, arrivals) = channel();
+        Again {
+            panel,
+            stop,
+            is_stopped: false,
+            cases: Vec::new(),
+            all: Rejudging::default(),
+            asked: BTreeSet::new(),
+            sittings: BTreeMap::new(),
+            answers,
+            arrivals,
+        }
+    }
+
+    fn rollout(&mut self, rollout: RolloutId, events: &[Event], env: &dyn Environment) -> Result<(), EngineError> {
+        let tree = Tree::fold(events)?;
+        let (Some(started), Some(_)) = (&tree.started, &tree.finished) else {
+            self.all.incomplete += 1;
             return Ok(());
         };
-        let asked = !panel.knows(question);
-        match panel.rule(assessment)? {
-            Ruling::Given { judgement, judge: Some(judge) } => all.nodes.push(Rejudged {
-                rollout,
-                node: end.node.clone(),
-                before: node.success().unwrap_or_default(),
-                verdict: judgement,
-                judge,
-                asked,
-            }),
-            Ruling::Given { judge: None, .. } => all.by_environment += 1,
-            Ruling::AsRoot => all.by_root += 1,
+        let mut episode = env.open(&rao_engine::record::task_from_json(&started.task)?)?;
+        absorb_with(&mut *episode, events, &mut |episode, event| {
+            let Body::NodeFinished(end) = &event.body else { return Ok(()) };
+            let Some(node) = tree.node(&end.node) else { return Ok(()) };
+            let ended = Ended::of(node)?;
+            let assessment = episode.verify(end.node.ordinals(), &ended.as_ending());
+            self.judge(rollout, node, assessment)
+        })
+    }
+
+    fn judge(&mut self, rollout: RolloutId, node: &Node, assessment: Assessment) -> Result<(), EngineError> {
+        let known = match &assessment {
+            Assessment::Judged(_) => {
+                self.all.by_environment += 1;
+                return Ok(());
+            }
+            Assessment::Ask(question) => self.panel.knows(question),
+        };
+        let mut case = Case {
+            rollout,
+            node: node.path.clone(),
+            before: node.success().unwrap_or_default(),
+            judge: String::new(),
+            asked: !known,
+            verdict: None,
+        };
+        match self.panel.rule(assessment)? {
+            Ruling::Given { judgement, judge: Some(judge) } => {
+                self.cases.push(Case { judge, verdict: Some(judgement), ..case });
+            }
+            Ruling::Given { judge: None, .. } => self.all.by_environment += 1,
+            Ruling::AsRoot => self.all.by_root += 1,
+            Ruling::Asked(inquiry) => {
+                inquiry.judge().clone_into(&mut case.judge);
+                case.asked = self.asked.insert(inquiry.identity().to_owned()) && !known;
+                self.cases.push(case);
+                while self.sittings.len() >= UNDER_WAY && !self.is_stopped {
+                    self.take_answers()?;
+                }
+                if !self.is_stopped {
+                    let (place, answers) = (self.cases.len() - 1, self.answers.clone());
+                    // Whoever has stopped does not listen any more.
+                    let sitting = inquiry.start(move |outcome| drop(answers.send((place, outcome))));
+                    self.sittings.insert(place, sitting);
+                }
+            }
         }
         Ok(())
-    })
+    }
+
+    /// Waits for an answer and takes in those that are there.
+    fn take_answers(&mut self) -> Result<(), EngineError> {
+        self.is_stopped |= (self.stop)();
+        let mut next = self.arrivals.recv_timeout(PATIENCE).ok();
+        while let Some((place, outcome)) = next {
+            self.sittings.remove(&place);
+            if let Some(case) = self.cases.get_mut(place) {
+                case.verdict = Some(outcome?);
+            }
+            next = self.arrivals.try_recv().ok();
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Rejudging, EngineError> {
+        while !self.sittings.is_empty() && !self.is_stopped {
+            self.take_answers()?;
+        }
+        let wanted = self.cases.len();
+        let nodes: Vec<Rejudged> = self.cases.into_iter().filter_map(Case::judged).collect();
+        let is_cut_off = self.all.is_cut_off || nodes.len() < wanted;
+        Ok(Rejudging { nodes, is_cut_off, ..self.all })
+    }
 }
 
 impl Rejudged {

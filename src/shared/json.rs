@@ -71,7 +71,7 @@ mod tests {
             call: Some((1, 0)),
             goal: "g".into(),
             targets: "{\"a\":1}".into(),
-            context: String::new(),
+            context: "".into(),
             depth: Depth(1),
             budget: 3,
         };

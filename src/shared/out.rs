@@ -95,12 +95,23 @@ pub(crate) fn one_line(text: &str, width: usize) -> String {
 
 /// `1 rollout`, `2 rollouts`.
 pub(crate) fn plural(count: u64, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+    let ending = match count {
+        1 => "",
+        _ if word.ends_with(['s', 'x']) || word.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{count} {word}{ending}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_than_one_pass_are_passes() {
+        let told = [plural(1, "pass"), plural(2, "pass"), plural(0, "node"), plural(3, "batch")];
+        assert_eq!(told, ["1 pass", "2 passes", "0 nodes", "3 batches"]);
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

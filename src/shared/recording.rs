@@ -13,16 +13,19 @@ use rao_engine::rounds::Standing;
 use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Judges};
 use rao_envs::judge::Panel;
 use rao_envs::{EnvSettings, Environment, Options, PromptStyle, Selection, Split, catalog};
+use rao_replay::rejudge::on_record;
 use rao_store::event::HostFacts;
 use rao_store::{EventSource, Log, RolloutId, RunId};
 use serde::{Deserialize, Serialize};
 
 use super::args::{BudgetName, Count, DataArgs, EngineArgs, EnvName, PolicyArgs, PromptName, SplitName, TaskArgs};
 use super::exit::{Code, Failure};
+use super::hints;
 use super::judges;
 use super::open;
 use super::policies::{self, Loaded, MODEL_FACT};
 use super::repls::{self, PythonArgs};
+use super::worlds;
 
 /// The fact under which a run notes how its tasks were chosen; a resumed run chooses them again.
 pub(crate) const SELECTION_FACT: &str = "selection";
@@ -78,6 +81,11 @@ pub(crate) fn stored_presets(host: &HostFacts) -> Option<String> {
 
 /// The environment that flags describe.
 pub(crate) fn environment(tasks: &TaskArgs) -> Result<Arc<dyn Environment>, Failure> {
+    Ok(catalog::open(tasks.env.name(), &env_settings(tasks))?)
+}
+
+/// What flags say of an environment.
+pub(super) fn env_settings(tasks: &TaskArgs) -> EnvSettings {
     let mut options = Options::default();
     let mut data = tasks.data.data.clone();
     if tasks.env == EnvName::Textcraft {
@@ -88,8 +96,7 @@ pub(crate) fn environment(tasks: &TaskArgs) -> Result<Arc<dyn Environment>, Fail
         }
     }
     let options = tasks.env_option.iter().fold(options, |options, (name, value)| options.with(name, value));
-    let search_key = open::search_key();
-    Ok(catalog::open(tasks.env.name(), &EnvSettings { data, options, search_key })?)
+    EnvSettings { data, options, search_key: open::search_key() }
 }
 
 /// The tasks that flags choose.
@@ -143,7 +150,7 @@ pub(crate) fn engine_config(
             BudgetName::Shared => BudgetModel::Shared,
         },
         max_nodes: engine.max_nodes,
-        context: engine.context.unwrap_or(defaults.context),
+        context: engine.context.unwrap_or_else(|| fitting(defaults.context, policy)),
         max_tokens: engine.max_tokens.unwrap_or(match prompt {
             PromptStyle::Brief => 256,
             PromptStyle::Full => defaults.max_tokens.unwrap_or(1024),
@@ -165,6 +172,11 @@ pub(crate) fn engine_config(
     Ok(config)
 }
 
+/// The environment's own window, or the model's if that is smaller.
+fn fitting(window: u32, policy: &Loaded) -> u32 {
+    policy.positions().and_then(|positions| u32::try_from(positions).ok()).map_or(window, |most| window.min(most))
+}
+
 pub(crate) fn check_positions(config: &EngineConfig, policy: &Loaded) -> Result<(), Failure> {
     match policy.positions() {
         Some(positions) if positions < config.context as usize => {
@@ -184,7 +196,9 @@ pub(crate) fn setup(
     choices: Choices,
 ) -> Result<Setup, Failure> {
     let loaded = policies::load(policy)?;
-    setup_with(tasks, engine, loaded, choices)
+    let setup = setup_with(tasks, engine, loaded, choices)?;
+    hints::before(tasks, engine, policy, &setup);
+    Ok(setup)
 }
 
 /// The same with a policy that is loaded already.
@@ -201,6 +215,7 @@ pub(crate) fn setup_with(
     let chosen = env.tasks(&selection)?;
     let mut host = host_facts(&selection, policy.folder());
     policy.add_facts(&mut host);
+    worlds::add_fact(tasks, &mut host);
     judges::add_facts(engine.judge.as_ref(), engine.child_judge.as_ref(), &mut host);
     let actor = policy.into_actor(&config)?;
     let plan = Plan {
@@ -243,7 +258,7 @@ pub(crate) fn resume_setup(
         .ok_or_else(|| unreadable("choice of tasks", "the log does not note it".into()))?;
     let stored: StoredSelection =
         serde_json::from_str(stored).map_err(|error| unreadable("choice of tasks", error.to_string()))?;
-    let env = open::recorded_environment(&started, data)?;
+    let env = worlds::resumed(&started, &host, data)?;
     let tasks = env.tasks(&stored.selection())?;
     let repl = repls::recorded(&started.repl, python)?;
     if repl.identity() != started.repl {
@@ -332,6 +347,12 @@ pub(crate) fn run(log: &Arc<Log>, setup: &mut Setup, resume: Option<RunId>) -> R
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let Setup { plan, actor, repl, host } = setup;
+    if let Some(run) = resume
+        && plan.panel.is_remote()
+    {
+        // What the run's judges have said already is not asked again.
+        plan.panel.remember(on_record(&**log, run)?.into_values().flatten());
+    }
     let outcome = match resume {
         None => record::record(log, run, plan, host.clone(), &mut **actor, repl, &mut watch),
         Some(run) => record::resume(log, run, plan, &mut **actor, repl, &mut watch),

@@ -17,7 +17,7 @@ use crate::error::LogError;
 use crate::event::Kind;
 use crate::fetch::Source;
 use crate::files::Files;
-use crate::frame::{self, HEADER_LEN, Parts, StreamKey, stream_key};
+use crate::frame::{self, Parts, StreamKey, stream_key};
 use crate::holdings::Holdings;
 use crate::id::{Digest, Seq, Stream};
 use crate::index::{Entry, Place};
@@ -324,12 +324,14 @@ impl Committer {
             self.note_failure(&error);
             return Err((reply, error));
         }
-        for body in &bodies {
-            self.write(stream, at_us, body, &mut head, draft);
+        let is_empty = bodies.is_empty();
+        // Each is gone once it is written: bodies may be long.
+        for body in bodies {
+            self.write(stream, at_us, &body, &mut head, draft);
         }
         let first = first.unwrap_or(next);
         let ack = Ack { first, last: Seq(first.0 + count.saturating_sub(1)) };
-        if bodies.is_empty() {
+        if is_empty {
             // All of it stands already.
             let _ = reply.send(Ok(ack));
             return Ok(());
@@ -431,9 +433,7 @@ impl Committer {
             crc
         } else {
             // The digest is that of the whole event, however it is stored.
-            let mut whole = Vec::with_capacity(HEADER_LEN + body.bytes.len());
-            frame::write(&mut whole, &parts, &body.bytes);
-            head.chain = Digest::of(&whole);
+            (_, head.chain) = frame::digest(&parts, &body.bytes);
             frame::write_short(&mut draft.bytes, &parts, &payload::shorten(&body.bytes, &body.payloads))
         };
         if body.kind.is_content() {

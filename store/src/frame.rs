@@ -332,6 +332,8 @@ pub(crate) fn write_short(out: &mut Vec<u8>, parts: &Parts, short_body: &[u8]) -
 pub(crate) fn write_payload(out: &mut Vec<u8>, digest: Digest, at_us: u64, begins_commit: bool, payload: &[u8]) {
     let stream = Stream::Run(RunId([0; 16]));
     let parts = Parts { stream, seq: Seq(0), at_us, kind: 0, layout: 1, begins_commit, previous: digest };
+    // The event itself follows at least: a buffer that grows by doubling would copy the payload for it.
+    out.reserve(HEADER_LEN + payload.len() + (64 << 10));
     write_form(out, &parts, Form::Payload, payload);
 }
 
@@ -342,9 +344,31 @@ pub(crate) fn write_prefix(out: &mut Vec<u8>, stream: Stream, at_us: u64, begins
     write_form(out, &parts, Form::Prefix, body)
 }
 
+/// The checksum and the digest of the frame that [`write`] would write.
+pub(crate) fn digest(parts: &Parts, body: &[u8]) -> (u32, Digest) {
+    let mut header = Vec::with_capacity(HEADER_LEN);
+    let crc = write_header(&mut header, parts, Form::Whole, body);
+    (crc, Digest::of_both(&header, body))
+}
+
+/// Writes the header of an event's frame into the first [`HEADER_LEN`] bytes of `frame`, whose body stands behind them.
+pub(crate) fn head(frame: &mut [u8], parts: &Parts) {
+    if let Some((place, body)) = frame.split_at_mut_checked(HEADER_LEN) {
+        let mut header = Vec::with_capacity(HEADER_LEN);
+        write_header(&mut header, parts, Form::Whole, body);
+        place.copy_from_slice(&header);
+    }
+}
+
 fn write_form(out: &mut Vec<u8>, parts: &Parts, form: Form, body: &[u8]) -> u32 {
-    let start = out.len();
     out.reserve(HEADER_LEN + body.len());
+    let crc = write_header(out, parts, form, body);
+    out.extend_from_slice(body);
+    crc
+}
+
+fn write_header(out: &mut Vec<u8>, parts: &Parts, form: Form, body: &[u8]) -> u32 {
+    let start = out.len();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
     out.extend_from_slice(&parts.kind.to_le_bytes());
@@ -370,7 +394,6 @@ fn write_form(out: &mut Vec<u8>, parts: &Parts, form: Form, body: &[u8]) -> u32 
     hasher.update(body);
     let crc = hasher.finalize();
     out.extend_from_slice(&crc.to_le_bytes());
-    out.extend_from_slice(body);
     crc
 }
 

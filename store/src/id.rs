@@ -188,6 +188,13 @@ impl Digest {
         Digest(*blake3::hash(bytes).as_bytes())
     }
 
+    /// The digest of `first` with `second` behind it.
+    pub(crate) fn of_both(first: &[u8], second: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(first).update(second);
+        Digest(*hasher.finalize().as_bytes())
+    }
+
     /// The first 12 hexadecimal digits, enough to tell digests apart on a screen.
     #[must_use]
     pub fn short(&self) -> String {

@@ -54,13 +54,12 @@ impl Payloads for RwLock<PayloadPlaces> {
 
 /// The payloads in a body, in order. Only writing needs to know where they are: a short frame stores the places.
 pub(crate) fn find(kind: Kind, layout: u16, body: &[u8]) -> Vec<Piece> {
-    // What the walk knows of a kind stands at the same place in every layout of it so far.
     if body.len() < PAYLOAD_BYTES || layout > kind.layout() {
         return Vec::new();
     }
     let mut walk = Walk { body, at: 0, found: Vec::new() };
     // A walk that ends early has met a body of another layout: what it found before is still a part of the body.
-    let _ = walk.body(kind);
+    let _ = walk.body(kind, layout);
     let piece = |range: Range<usize>| {
         let digest = Digest::of(body.get(range.clone())?);
         Some(Piece { range, digest })
@@ -120,19 +119,23 @@ impl<'a> Short<'a> {
         fits.then_some(Short { body_len, pieces, rest })
     }
 
-    /// The whole body.
-    fn body(&self, payload: impl Fn(&Piece) -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
-        let mut body = Vec::new();
+    /// Appends the whole body. `payload` appends a piece.
+    fn body(
+        &self,
+        body: &mut Vec<u8>,
+        payload: impl Fn(&Piece, &mut Vec<u8>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let start = body.len();
         let mut rest = self.rest;
         for piece in &self.pieces {
-            let before = piece.range.start.saturating_sub(body.len());
+            let before = (start + piece.range.start).saturating_sub(body.len());
             let (now, later) = rest.split_at_checked(before).ok_or("its parts do not fit together")?;
             body.extend_from_slice(now);
             rest = later;
-            body.extend_from_slice(&payload(piece)?);
+            payload(piece, body)?;
         }
         body.extend_from_slice(rest);
-        Ok(body)
+        Ok(())
     }
 }
 
@@ -147,7 +150,9 @@ pub(crate) fn body_len(view: &View<'_>) -> Option<u32> {
 /// The bytes of the whole frame that a short one stands for.
 pub(crate) fn expand(view: &View<'_>, payloads: &dyn Payloads, journal: &Journal) -> Result<Vec<u8>, String> {
     let short = Short::parse(view.body()).ok_or("its parts do not fit together")?;
-    let body = short.body(|piece| read(piece, payloads, journal))?;
+    let mut bytes = Vec::with_capacity(HEADER_LEN + short.rest.len());
+    bytes.resize(HEADER_LEN, 0);
+    short.body(&mut bytes, |piece, body| read(piece, payloads, journal, body))?;
     let parts = Parts {
         stream: view.stream(),
         seq: view.seq(),
@@ -157,13 +162,12 @@ pub(crate) fn expand(view: &View<'_>, payloads: &dyn Payloads, journal: &Journal
         begins_commit: view.begins_commit(),
         previous: view.previous(),
     };
-    let mut bytes = Vec::with_capacity(HEADER_LEN + body.len());
-    frame::write(&mut bytes, &parts, &body);
+    frame::head(&mut bytes, &parts);
     Ok(bytes)
 }
 
-/// A payload's bytes, checked.
-fn read(piece: &Piece, payloads: &dyn Payloads, journal: &Journal) -> Result<Vec<u8>, String> {
+/// Appends a payload's bytes, checked.
+fn read(piece: &Piece, payloads: &dyn Payloads, journal: &Journal, out: &mut Vec<u8>) -> Result<(), String> {
     let lost = |reason: &str| format!("its long text {} {reason}", piece.digest.short());
     let place = payloads.place(&piece.digest).ok_or_else(|| lost("is damaged or missing"))?;
     let at = Mark { file: place.file, offset: place.offset };
@@ -174,7 +178,9 @@ fn read(piece: &Piece, payloads: &dyn Payloads, journal: &Journal) -> Result<Vec
     {
         return Err(lost(&format!("is another one than was stored {shown}")));
     }
-    Ok(view.body().to_vec())
+    out.reserve_exact(view.body().len());
+    out.extend_from_slice(view.body());
+    Ok(())
 }
 
 /// A walk over a body, field by field, as the codec lays them out.
@@ -233,7 +239,8 @@ impl Walk<'_> {
         self.skip(more)
     }
 
-    fn body(&mut self, kind: Kind) -> Option<()> {
+    /// The texts of a kind. What the walk knows of one stands at the same place in every layout so far, unless it is said.
+    fn body(&mut self, kind: Kind, layout: u16) -> Option<()> {
         match kind {
             Kind::Note | Kind::TrainStarted => self.text(),
             Kind::RunStarted | Kind::RolloutStarted => (0..3).try_for_each(|_| self.text()),
@@ -241,7 +248,9 @@ impl Walk<'_> {
                 self.node(0)?;
                 let call = if self.byte()? == 0 { 0 } else { 8 };
                 self.skip(call)?;
-                (0..3).try_for_each(|_| self.text())
+                // Layout 2 has no text behind the goal and the targets.
+                let texts = if layout == 1 { 3 } else { 2 };
+                (0..texts).try_for_each(|_| self.text())
             }
             Kind::SpawnRefused => {
                 self.node(12)?;
@@ -315,8 +324,13 @@ mod tests {
         if !pieces.is_empty() {
             let parsed = Short::parse(&short).unwrap();
             assert_eq!((parsed.body_len as usize, &parsed.pieces), (bytes.len(), &pieces));
-            let text = |piece: &Piece| Ok(bytes[piece.range.clone()].to_vec());
-            assert_eq!(parsed.body(text).unwrap(), bytes);
+            let text = |piece: &Piece, out: &mut Vec<u8>| {
+                out.extend_from_slice(&bytes[piece.range.clone()]);
+                Ok(())
+            };
+            let mut whole = vec![7];
+            parsed.body(&mut whole, text).unwrap();
+            assert_eq!(whole[1..], bytes);
             for cut in 0..short.len() {
                 assert!(Short::parse(&short[..cut]).is_none());
             }

@@ -1,11 +1,15 @@
-//! What the tests and benches of rao-log share: settings, a world, logs, recordings, and actors that play what they are
-//! told. Nothing of the program depends on it.
+//! What the tests and benches of rao-log share: settings, a world, logs, recordings, tables, and actors that play what
+//! they are told. Nothing of the program depends on it.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "support of tests: what fails here fails the test")]
 
+mod asking;
+mod judge;
 mod late;
+pub mod long_text;
 mod played;
+mod tables;
 mod wired;
 
 use std::ops::ControlFlow;
@@ -22,8 +26,11 @@ use rao_policy::{Chat, Config, Decoder, Limits, LocalPolicy, Sampler};
 use rao_store::event::{Body, Event, HostFacts};
 use rao_store::{EventSource, Expected, Filter, Log, Options, RolloutId, RunId, Seq, Stream};
 
+pub use asking::Asking;
+pub use judge::{Deliberate, Questions};
 pub use late::Late;
 pub use played::{Asked, Played};
+pub use tables::{Column, write_parquet};
 pub use wired::Wired;
 
 /// The run that [`record_in`] records.

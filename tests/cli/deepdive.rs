@@ -7,6 +7,7 @@ use rao_store::{EventSource, Filter, Reader, Seq};
 use serde_json::{Value, json};
 
 use crate::common::{Place, text};
+use crate::server::{Reply, Server};
 
 /// Records with a scripted policy; contexts are counted in bytes.
 fn record(place: &Place, policy: &str, more: &[&str]) -> Value {
@@ -56,20 +57,6 @@ fn walks_are_answered_delegated_and_replayed() {
     }
     assert!(deepest >= 2, "stretches are delegated further");
     replays(&place);
-}
-
-#[test]
-fn delegation_answers_what_does_not_fit_one_window() {
-    let place = Place::new();
-    let small = ["--preset", "6hop,9hop", "--tasks", "8", "--split", "val", "--prompt", "brief", "--context", "5000"];
-    let flat: Vec<&str> = small.iter().copied().chain(["--flat"]).collect();
-    let (recursive, flat) = (rates(&place, &small), rates(&place, &flat));
-    println!("6hop, 9hop in 5,000 bytes: recursive {recursive:?}, flat {flat:?}");
-    assert_eq!(recursive, [1.0, 1.0]);
-    assert!(flat.iter().all(|rate| *rate < 0.5), "{flat:?}");
-    let large =
-        ["--preset", "9hop", "--tasks", "2", "--split", "val", "--prompt", "brief", "--context", "65536", "--flat"];
-    assert_eq!(rates(&place, &large), [1.0], "a large window needs no delegation");
 }
 
 #[test]
@@ -181,8 +168,8 @@ fn settings_are_checked_before_anything_runs() {
 fn a_service_is_recorded_and_its_answers_replay_without_it() {
     let place = Place::new();
     tables(place.path());
-    let url = service();
-    let search = format!("search=tavily:{url}");
+    let server = service();
+    let search = format!("search=tavily:{}", server.url());
     let flags =
         ["--data", "qa_rl.jsonl", "--env-option", &search, "--env-option", "record=answers.jsonl", "--tasks", "1"];
     let mut command = place.rao(&["record", "--env", "deepdive", "--policy", "oracle", "--tokenizer", "bytes"]);
@@ -203,44 +190,16 @@ fn a_service_is_recorded_and_its_answers_replay_without_it() {
 }
 
 /// A service with one page, in Tavily's language; it wants a key.
-fn service() -> String {
-    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let (mut head, mut length) = (String::new(), 0);
-            loop {
-                let mut line = String::new();
-                if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
-                    break;
-                }
-                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-                head.push_str(&line);
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).unwrap();
-            let answer = if head.starts_with("POST /search ") {
-                json!({ "answer": "Orsel", "response_time": 0.7, "request_id": "x", "results": [
-                    { "url": "https://p.example/1", "title": "Halvor", "content": "A college.", "score": 0.9, "raw_content": null }
-                ] })
-            } else {
-                json!({ "results": [{ "url": "https://p.example/1", "raw_content": "Its founder came from Orsel." }] })
-            };
-            let (status, answer) = if head.contains("Bearer tvly-hidden") || head.contains("bearer tvly-hidden") {
-                (200, answer.to_string())
-            } else {
-                (401, String::new())
-            };
-            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", answer.len());
-            let _ = stream.write_all(format!("{head}{answer}").as_bytes());
-        }
-    });
-    url
+fn service() -> Server {
+    let found = json!({ "answer": "Orsel", "response_time": 0.7, "request_id": "x", "results": [
+        { "url": "https://p.example/1", "title": "Halvor", "content": "A college.", "score": 0.9, "raw_content": null }
+    ] });
+    let page = json!({ "results": [{ "url": "https://p.example/1", "raw_content": "Its founder came from Orsel." }] });
+    Server::start(move |request, _| match (request.header("authorization"), request.path.as_str()) {
+        (Some("Bearer tvly-hidden"), "/search") => Reply::json(&found),
+        (Some("Bearer tvly-hidden"), _) => Reply::json(&page),
+        _ => Reply::Status(401, String::new()),
+    })
 }
 
 #[test]

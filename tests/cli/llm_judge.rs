@@ -1,11 +1,12 @@
 //! A model that judges, whole: asked once, recorded with who it is, and taken from the log by a replay.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::common::{Place, text};
-use crate::server::{Reply, Server};
+use crate::server::{Reply, Request, Server};
 
 const SECRET: &str = "sk-judge-not-to-be-seen";
 
@@ -18,9 +19,14 @@ fn says(content: &str) -> Reply {
 /// Questions of two hops by a policy that makes mistakes, so that the environment cannot judge by itself. Gives what was
 /// printed and what was said.
 fn record(place: &Place, server: &Server) -> (Value, String) {
-    let judge = format!("llm:{},model=grader,retries=0,temperature=0", server.url());
+    record_with(place, server, "", &[])
+}
+
+fn record_with(place: &Place, server: &Server, settings: &str, more: &[&str]) -> (Value, String) {
+    let judge = format!("llm:{},model=grader,retries=0,temperature=0{settings}", server.url());
     let mut flags = vec!["record", "--env", "deepdive", "--policy", "noisy", "--tokenizer", "bytes"];
     flags.extend(["--tasks", "6", "--group", "2", "--judge", &judge, "--child-judge", &judge, "--json"]);
+    flags.extend(more);
     let output = place.rao(&flags).env("RAO_LOG_API_KEY", SECRET).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
@@ -83,4 +89,79 @@ fn a_judge_that_fails_scores_0_and_is_heard_of() {
     }
     let error = place.fails(&["record", "--env", "mail", "--judge", "llm:http://127.0.0.1:1"], 2);
     assert!(error.contains("model=NAME"), "{error}");
+}
+
+/// A number that a question alone decides.
+fn mixed(request: &Request) -> u64 {
+    let question = request.body["messages"][1]["content"].as_str().unwrap();
+    question.bytes().fold(7, |mixed: u64, byte| mixed.wrapping_mul(31).wrapping_add(u64::from(byte)))
+}
+
+#[test]
+fn the_order_of_answers_decides_nothing_in_rounds_and_is_replayed_under_arrival() {
+    let mut digests = BTreeSet::new();
+    for late in [0, 1, 2] {
+        for scheduler in ["rounds", "arrival"] {
+            let place = Place::new();
+            // Which answers come late differs from time to time; what is answered does not.
+            let server = Server::start(move |request, _| {
+                let mixed = mixed(request);
+                let reply = says(&format!("{{\"reason\": \"{mixed}\", \"success\": {}}}", mixed % 2 == 0));
+                match (mixed / 2) % 3 == late {
+                    true => Reply::Late(Duration::from_millis(80), Box::new(reply)),
+                    false => reply,
+                }
+            });
+            let width = (1 + 3 * late).to_string();
+            let (made, _) = record_with(&place, &server, "", &["--scheduler", scheduler, "--width", &width]);
+            if scheduler == "rounds" {
+                digests.insert(text(&made, "content_digest").to_owned());
+            }
+            let events = made["events"].as_u64().unwrap();
+            drop(server);
+            for check in ["fold", "cells", "tools", "tokens"] {
+                let bytes = if check == "tokens" { ["--tokenizer", "bytes"].as_slice() } else { &[] };
+                let replayed = place.json(&[&["replay", "latest", "--check", check], bytes].concat());
+                assert!(replayed["divergence"].is_null(), "{scheduler} {check}: {replayed}");
+                let rows = replayed["rollouts"].as_array().unwrap();
+                assert_eq!(rows.iter().map(|row| row["compared"].as_u64().unwrap()).sum::<u64>(), events);
+            }
+            assert_eq!(place.json(&["verify"])["intact"], true);
+        }
+    }
+    assert_eq!(digests.len(), 1, "{digests:?}");
+}
+
+#[test]
+fn one_question_that_is_never_answered_scores_0_and_holds_up_no_other() {
+    for scheduler in ["rounds", "arrival"] {
+        let place = Place::new();
+        let server = Server::start(|_, before| match before {
+            0 => Reply::Silence,
+            1 => says("It did well, I would say."),
+            2 => says(r#"{"reason": "half", "succ"#),
+            _ => says(r#"{"reason": "so", "success": true}"#),
+        });
+        let (_, said) = record_with(&place, &server, ",timeout=2", &["--scheduler", scheduler]);
+        assert_eq!(said.matches("scores 0 without having been judged").count(), 3, "{said}");
+        assert!(said.contains("no answer within 2 s") && said.contains("cannot be read"), "{said}");
+        let mut scores = Vec::new();
+        for verdict in verdicts(&place) {
+            let failed = evidence(&verdict).get("failure").is_some();
+            scores.push((verdict["score"].as_f64().unwrap(), failed));
+        }
+        assert!(scores.iter().filter(|row| **row == (0.0, true)).count() >= 3, "{scores:?}");
+        assert!(scores.iter().all(|row| row.1 || row.0 == 1.0), "{scores:?}");
+        if scheduler == "arrival" {
+            // Whatever else there was to do came before it.
+            let events = place.out(&["tail", "latest", "--json"]);
+            let late = events.lines().position(|line| line.contains("no answer within")).unwrap();
+            let ends = events.lines().filter(|line| line.contains("node_finished")).count();
+            let before = events.lines().take(late).filter(|line| line.contains("node_finished")).count();
+            assert!(before > 0 && ends > 0, "{before} of {ends}");
+        }
+        for check in ["fold", "cells", "tools"] {
+            assert!(place.out(&["replay", "latest", "--check", check]).contains("no difference"), "{check}");
+        }
+    }
 }

@@ -9,8 +9,11 @@ mod cpython;
 mod damage;
 mod decoding;
 mod deepdive;
+mod deepdive_data;
+mod deepdive_search;
 mod doctor;
 mod durability;
+mod environments;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/fake.rs"]
@@ -19,6 +22,7 @@ mod following;
 mod forks;
 mod guide;
 mod help;
+mod interrupted;
 mod llm_judge;
 mod mail;
 mod minecraft;
@@ -28,11 +32,11 @@ mod oolong;
 mod prune;
 mod record_and_read;
 mod regression;
+mod resumed;
 mod schema;
 mod sealed;
 mod served;
-#[expect(dead_code, reason = "its own tests use the rest")]
-#[path = "../../policy/tests/served/server.rs"]
-mod server;
 mod trainer;
 mod training;
+
+use rao_testkit_server as server;

@@ -110,6 +110,25 @@ pub(super) fn pause<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// A gap of so many bytes is worth giving back to the system, and a block of so many is worth making room for.
+pub(super) const LARGE: usize = 4 << 20;
+
+/// Gives free memory back to the system, as far as the allocator can. Left to itself, glibc keeps what a large block took once
+/// such a block was freed before, and the next one may not fit into it.
+pub(super) fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    glibc::malloc_trim(0);
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod glibc {
+    #[expect(unsafe_code, reason = "std has no way to say it")]
+    // SAFETY: this is its declaration in malloc.h; it takes a number and may be called at any time from any thread.
+    unsafe extern "C" {
+        pub(super) safe fn malloc_trim(pad: usize) -> std::ffi::c_int;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

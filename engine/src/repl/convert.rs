@@ -3,14 +3,18 @@
 
 use std::fmt::Write;
 
+use monty_types::unstable::{self, MontyNode};
 use monty_types::{CallArgs, MontyObject, ObjectRef};
-use rao_envs::{Args, Value};
+use rao_envs::{Args, Text, Value};
 
 /// Values that one call may carry out of the interpreter, shared ones counted every time.
 const MAX_NODES: usize = 100_000;
 
-/// Bytes of text that one call may carry out.
+/// Bytes of text that one call may carry out, pieces of the host's own texts apart.
 const MAX_TEXT: usize = 4 << 20;
+
+/// Strings of this many bytes are looked for in the host's own texts, and are moved out instead of copied.
+const LONG: usize = 64 << 10;
 
 /// Nesting that one call may carry out, in levels of its JSON form (a tuple takes two, an unusual dictionary three);
 /// JSON readers stop at 128.
@@ -23,41 +27,85 @@ const MAX_REPR: usize = 10_000;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLarge(pub(super) &'static str);
 
-struct Budget {
+struct Budget<'a> {
     nodes: usize,
     text: usize,
+    /// Pieces of these are not counted as text.
+    hosts: &'a [Text],
 }
 
-impl Budget {
-    fn spend(&mut self, text: usize) -> Result<(), TooLarge> {
+impl Budget<'_> {
+    fn spend(&mut self, text: &str) -> Result<(), TooLarge> {
         self.nodes =
             self.nodes.checked_sub(1).ok_or(TooLarge("more than 100,000 values, shared ones counted each time"))?;
-        self.text = self.text.checked_sub(text).ok_or(TooLarge("more than 4 MiB of text"))?;
+        let is_hosts = text.len() >= LONG && self.hosts.iter().any(|host| host.locate(text).is_some());
+        let counted = if is_hosts { 0 } else { text.len() };
+        self.text = self.text.checked_sub(counted).ok_or(TooLarge("more than 4 MiB of text"))?;
         Ok(())
     }
 }
 
-/// A call's arguments as plain values.
+/// A call's arguments as plain values. `hosts` are texts whose pieces do not count as carried out. Long strings that stand
+/// there once are moved: their bytes, which were the session's and are now the host's, are added to `moved`.
 ///
 /// # Errors
 /// [`TooLarge`] if they go over the budget.
-pub(super) fn args_out(args: &CallArgs) -> Result<Args, TooLarge> {
-    let mut budget = Budget { nodes: MAX_NODES, text: MAX_TEXT };
-    let positional = args.args().map(|value| value_out(value, 3, &mut budget)).collect::<Result<_, _>>()?;
+pub(super) fn args_out(args: &mut CallArgs, hosts: &[Text], moved: &mut usize) -> Result<Args, TooLarge> {
+    let mut budget = Budget { nodes: MAX_NODES, text: MAX_TEXT, hosts };
+    let mut strings = strings_out(args, &mut budget, moved)?.into_iter();
+    let mut positional = Vec::new();
+    for value in args.args() {
+        positional.push(match strings.next().flatten() {
+            Some(text) => Value::Str(text),
+            None => value_out(value, 3, &mut budget)?,
+        });
+    }
     let mut kwargs = Vec::new();
     for (name, value) in args.kwargs() {
         let name = name.as_str().map_or_else(|| name.to_string(), str::to_owned);
-        kwargs.push((name, value_out(value, 3, &mut budget)?));
+        let value = match strings.next().flatten() {
+            Some(text) => Value::Str(text),
+            None => value_out(value, 3, &mut budget)?,
+        };
+        kwargs.push((name, value));
     }
     Ok(Args { args: positional, kwargs })
 }
 
-fn value_out(value: ObjectRef<'_>, depth: usize, budget: &mut Budget) -> Result<Value, TooLarge> {
+/// The long strings among the arguments, by position and then by keyword. Those that several arguments share, or that stand
+/// beside lists and the like, which may share them, are left to be copied.
+fn strings_out(
+    args: &mut CallArgs,
+    budget: &mut Budget<'_>,
+    moved: &mut usize,
+) -> Result<Vec<Option<String>>, TooLarge> {
+    let (graph, positional, keyword) = unstable::call_args_parts_mut(args);
+    if !graph.nodes().iter().all(MontyNode::is_leaf) {
+        return Ok(Vec::new());
+    }
+    let names: Vec<_> = keyword.iter().map(|(name, _)| *name).collect();
+    let values: Vec<_> = positional.iter().copied().chain(keyword.iter().map(|(_, value)| *value)).collect();
+    let mut strings = Vec::with_capacity(values.len());
+    for id in &values {
+        let is_alone = values.iter().chain(&names).filter(|known| *known == id).count() == 1;
+        strings.push(match graph.nodes_mut().get_mut(id.index()) {
+            Some(MontyNode::String(text)) if is_alone && text.len() >= LONG => {
+                budget.spend(text)?;
+                *moved += text.capacity();
+                Some(std::mem::take(text))
+            }
+            _ => None,
+        });
+    }
+    Ok(strings)
+}
+
+fn value_out(value: ObjectRef<'_>, depth: usize, budget: &mut Budget<'_>) -> Result<Value, TooLarge> {
     if depth > MAX_DEPTH {
         return Err(TooLarge("nested too deeply"));
     }
     let text = value.as_str();
-    budget.spend(text.map_or(0, str::len))?;
+    budget.spend(text.unwrap_or_default())?;
     if let Some(text) = text {
         return Ok(Value::Str(text.to_owned()));
     }
@@ -76,11 +124,11 @@ fn value_out(value: ObjectRef<'_>, depth: usize, budget: &mut Budget) -> Result<
     })
 }
 
-fn items_out(value: ObjectRef<'_>, depth: usize, budget: &mut Budget) -> Result<Vec<Value>, TooLarge> {
+fn items_out(value: ObjectRef<'_>, depth: usize, budget: &mut Budget<'_>) -> Result<Vec<Value>, TooLarge> {
     value.items().unwrap_or_default().into_iter().map(|item| value_out(item, depth, budget)).collect()
 }
 
-fn pairs_out(value: ObjectRef<'_>, depth: usize, budget: &mut Budget) -> Result<Vec<(Value, Value)>, TooLarge> {
+fn pairs_out(value: ObjectRef<'_>, depth: usize, budget: &mut Budget<'_>) -> Result<Vec<(Value, Value)>, TooLarge> {
     let pairs = value.pairs().unwrap_or_default().into_iter();
     pairs.map(|(key, value)| Ok((value_out(key, depth, budget)?, value_out(value, depth, budget)?))).collect()
 }

@@ -16,9 +16,11 @@ use monty_types::{
 use rao_envs::{Args, ToolResult};
 use serde::{Deserialize, Serialize};
 
-use super::alloc::charged;
+use super::alloc::{LARGE, charged, give_back};
+use super::compact::Compact;
 use super::monty::Setting;
 use super::output::Output;
+use super::rest::{self, Resting};
 use super::{
     Call, CellLimits, CellOutput, Function, Limit, MAX_CODE, Progress, ReplError, Reply, checks, convert, snapshot,
 };
@@ -69,22 +71,26 @@ impl Cell {
 pub(super) enum Before {
     /// A fresh one.
     Fresh,
-    /// The one in these bytes.
+    /// The one in these bytes of a snapshot.
     Dumped(Arc<Vec<u8>>),
+    /// The one that was kept when the cell began.
+    Kept(Arc<Compact>),
 }
 
 #[expect(clippy::large_enum_variant, reason = "one per session, in the box that holds its machine")]
-enum State {
+pub(super) enum State {
     Idle(MontyRepl),
     Running(ReplProgress),
+    /// Put away for as long as nothing is asked of it.
+    Resting(Resting),
     /// While a step has the interpreter.
     Moving,
 }
 
 pub(super) struct Machine {
-    state: State,
+    pub(super) state: State,
     /// Bytes that the session holds, as counted while it ran.
-    charge: i64,
+    pub(super) charge: i64,
     /// Set from just before a cell to its end.
     before: Option<Before>,
     /// No cell ran yet.
@@ -109,17 +115,25 @@ fn template() -> Result<&'static [u8], ReplError> {
     made.as_deref().map_err(|reason| ReplError::lost(format!("the prelude does not run: {reason}")))
 }
 
+fn dump_idle(repl: &MontyRepl) -> Result<Vec<u8>, ReplError> {
+    dump(SCRIPT, None, &[], SessionRef::Idle(repl)).map_err(|error| ReplError::snapshot(error.to_string()))
+}
+
 fn load(bytes: &[u8]) -> Result<Dumped, ReplError> {
     Dump::load(bytes).map(|dump| dump.state).map_err(|error| ReplError::snapshot(error.to_string()))
 }
 
-fn load_idle(setting: &Setting, bytes: &[u8]) -> Result<MontyRepl, ReplError> {
+fn load_idle(bytes: &[u8]) -> Result<MontyRepl, ReplError> {
     let Dumped::Idle(repl) = load(bytes)? else {
         return Err(ReplError::snapshot("it is in the middle of a cell"));
     };
+    Ok(*repl)
+}
+
+fn set_up(repl: MontyRepl, setting: &Setting) -> MontyRepl {
     let mut repl = repl.with_os_policy(setting.policy());
     *repl.tracker_mut() = setting.tracker();
-    Ok(repl)
+    repl
 }
 
 /// Making, keeping and saving.
@@ -130,12 +144,13 @@ impl Machine {
 
     /// The session as it was before a cell.
     pub(super) fn back(setting: &Setting, before: &Before) -> Result<Machine, ReplError> {
-        let (bytes, fresh) = match before {
-            Before::Fresh => (template()?, true),
-            Before::Dumped(bytes) => (bytes.as_slice(), false),
-        };
         let mut charge = 0;
-        let repl = charged(&mut charge, || load_idle(setting, bytes))?;
+        let repl = charged(&mut charge, || match before {
+            Before::Fresh => load_idle(template()?),
+            Before::Dumped(bytes) => load_idle(bytes),
+            Before::Kept(compact) => rest::kept(compact),
+        })?;
+        let (repl, fresh) = (set_up(repl, setting), matches!(before, Before::Fresh));
         let cell = Cell::new(&setting.limits);
         let (read, own) = (BTreeSet::new(), BTreeSet::new());
         Ok(Machine { state: State::Idle(repl), charge, before: None, fresh, cell, read, own })
@@ -147,7 +162,7 @@ impl Machine {
         let idle = head.cell.stand == Stand::Idle;
         let state = charged(&mut charge, || {
             if idle {
-                return load_idle(setting, &state).map(State::Idle);
+                return load_idle(&state).map(|repl| State::Idle(set_up(repl, setting)));
             }
             match load(&state)? {
                 Dumped::Suspended(progress) => Ok(State::Running(*progress)),
@@ -167,12 +182,13 @@ impl Machine {
         let session = match &self.state {
             State::Idle(repl) => SessionRef::Idle(repl),
             State::Running(progress) => SessionRef::Suspended(progress),
-            State::Moving => return Err(ReplError::lost("an earlier cell broke it")),
+            State::Resting(_) | State::Moving => return Err(ReplError::lost("an earlier cell broke it")),
         };
         let state = dump(SCRIPT, None, &[], session).map_err(|error| ReplError::snapshot(error.to_string()))?;
         let before = match &self.before {
             Some(Before::Dumped(bytes)) => Some(bytes.as_ref().clone()),
-            _ => None,
+            Some(Before::Kept(compact)) => Some(dump_idle(&rest::kept(compact)?)?),
+            Some(Before::Fresh) | None => None,
         };
         let head = snapshot::Head { identity, seed, fresh: self.fresh, cell: self.cell.clone() };
         snapshot::write(&snapshot::Parts { head, before, state })
@@ -180,7 +196,7 @@ impl Machine {
 
     /// Whether the next cell can start.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle(_))
+        matches!(self.state, State::Idle(_) | State::Resting(Resting::Idle(_)))
     }
 
     /// The session that the running cell gives way to if it breaks.
@@ -189,15 +205,12 @@ impl Machine {
     }
 
     /// Keeps the idle session's state for the case that the next cell breaks it. Runs no Python.
-    pub(super) fn keep(&mut self) -> Result<(), ReplError> {
-        let State::Idle(repl) = &self.state else {
-            return Err(ReplError::misuse("a cell was started while another is running"));
-        };
-        self.before = Some(if self.fresh {
-            Before::Fresh
-        } else {
-            let bytes = dump(SCRIPT, None, &[], SessionRef::Idle(repl));
-            Before::Dumped(Arc::new(bytes.map_err(|error| ReplError::lost(error.to_string()))?))
+    pub(super) fn keep(&mut self, setting: &Setting) -> Result<(), ReplError> {
+        self.before = Some(match &self.state {
+            State::Idle(_) if self.fresh => Before::Fresh,
+            State::Idle(repl) => rest::keep(repl, setting)?,
+            State::Resting(Resting::Idle(compact)) => Before::Kept(Arc::clone(compact)),
+            _ => return Err(ReplError::misuse("a cell was started while another is running")),
         });
         Ok(())
     }
@@ -293,7 +306,7 @@ impl Machine {
                 ReplProgress::OsCall(call) => Continue(self.os_call(call)),
                 ReplProgress::FunctionCall(call) => match setting.function(&call.function_name) {
                     Some(_) if self.cell.calls >= setting.limits.calls => return self.limited(setting, Limit::Calls),
-                    Some(function) if call.object_id.is_none() => self.function_call(function, call),
+                    Some(function) if call.object_id.is_none() => self.function_call(setting, function, call),
                     _ => Continue(self.unknown_call(call)),
                 },
                 ReplProgress::ResolveFutures(wait) => self.blocked(wait),
@@ -310,6 +323,10 @@ impl Machine {
         let variable = setting.variable(&lookup.name).filter(|_| lookup.object_id().is_none());
         if variable.is_some() && !self.own.contains(&lookup.name) {
             self.read.insert(lookup.name.clone());
+        }
+        if variable.is_some_and(|text| text.len() >= LARGE) {
+            // Whoever read or wrote it before, such as the log, has left as much behind.
+            give_back();
         }
         self.run(|print| {
             let found = match (known, variable) {
@@ -340,8 +357,19 @@ impl Machine {
     }
 
     /// Stops at a call; or goes on at once if its arguments cannot leave the interpreter.
-    fn function_call(&mut self, function: &Function, call: ReplFunctionCall) -> ControlFlow<Progress, Outcome> {
-        match convert::args_out(&call.args) {
+    fn function_call(
+        &mut self,
+        setting: &Setting,
+        function: &Function,
+        mut call: ReplFunctionCall,
+    ) -> ControlFlow<Progress, Outcome> {
+        // What an agent is handed is named by its place in the caller's text, so pieces of it cost nothing to carry out.
+        let hosts = if function.is_async { setting.texts() } else { Vec::new() };
+        let mut moved = 0;
+        let args = convert::args_out(&mut call.args, &hosts, &mut moved);
+        self.charge -= i64::try_from(moved).unwrap_or(i64::MAX);
+        charged(&mut self.charge, || drop(std::mem::take(&mut call.args)));
+        match args {
             Ok(args) => Break(self.stop_at_call(function, args, call)),
             Err(convert::TooLarge(why)) => Continue(self.run(|print| {
                 let text = format!("the arguments of {}() are too large to leave the REPL: {why}", function.name);

@@ -19,11 +19,13 @@
 
 mod alloc;
 mod checks;
+mod compact;
 mod convert;
 mod cpython;
 mod machine;
 mod monty;
 mod output;
+mod rest;
 mod snapshot;
 mod thread;
 
@@ -32,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::cpython::{Cpython, CpythonError, CpythonOptions, Protections};
 pub use self::monty::Monty;
-pub use self::thread::run as on_interpreter_thread;
+pub use self::thread::{host as on_host_thread, run as on_interpreter_thread};
 
 /// The longest cell that is run, in bytes of code.
 pub const MAX_CODE: usize = 64 * 1024;
@@ -185,6 +187,20 @@ pub trait Repl: Send {
     /// # Errors
     /// [`ReplError::Snapshot`] if the engine cannot write one.
     fn snapshot(&mut self) -> Result<Vec<u8>, ReplError>;
+
+    /// Bytes that the session holds in this process now, as far as it counts them. A session that rests holds none.
+    fn held(&self) -> usize {
+        0
+    }
+
+    /// Makes the session small for as long as nothing is asked of it, idle or in the middle of a cell. The texts that it
+    /// was given are left out and put back, so only what the cells made themselves takes memory.
+    ///
+    /// # Errors
+    /// [`ReplError::Lost`] if the interpreter broke.
+    fn rest(&mut self) -> Result<(), ReplError> {
+        Ok(())
+    }
 }
 
 /// Makes sessions.

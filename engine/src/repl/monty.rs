@@ -12,6 +12,7 @@ use monty_types::{
 
 use rao_envs::Text;
 
+use super::alloc::{LARGE, give_back};
 use super::machine::{Machine, PRELUDE};
 use super::{CellLimits, Function, Progress, Repl, ReplEngine, ReplError, Reply, checks, snapshot, thread};
 
@@ -68,6 +69,11 @@ impl Setting {
         self.variables.iter().find(|(known, _)| known == name).map(|(_, text)| text)
     }
 
+    /// The texts of those variables.
+    pub(super) fn texts(&self) -> Vec<Text> {
+        self.variables.iter().map(|(_, text)| text.clone()).collect()
+    }
+
     pub(super) fn function(&self, name: &str) -> Option<&Function> {
         self.functions.iter().find(|function| function.name == name)
     }
@@ -120,7 +126,7 @@ impl Session {
         let before = machine.before();
         let setting = Arc::clone(&self.setting);
         let done = thread::run(move || {
-            let progress = step(&setting, &mut machine);
+            let progress = machine.wake().and_then(|()| step(&setting, &mut machine));
             (machine, progress)
         });
         match done {
@@ -138,6 +144,33 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        let held = self.held();
+        drop(self.machine.take());
+        if held >= LARGE {
+            give_back();
+        }
+    }
+}
+
+impl Session {
+    /// Does something with the machine on the interpreter thread that runs no Python.
+    fn away(
+        &mut self,
+        work: impl FnOnce(&Setting, &mut Machine) -> Result<(), ReplError> + Send + 'static,
+    ) -> Result<(), ReplError> {
+        let mut machine = self.machine.take().ok_or_else(broken)?;
+        let setting = Arc::clone(&self.setting);
+        let (machine, done) = thread::run(move || {
+            let done = work(&setting, &mut machine);
+            (machine, done)
+        })?;
+        self.machine = Some(machine);
+        done
+    }
+}
+
 impl Repl for Session {
     fn define(&mut self, name: &str, text: Text) -> Result<(), ReplError> {
         if !self.machine()?.is_idle() {
@@ -151,7 +184,8 @@ impl Repl for Session {
     }
 
     fn start(&mut self, code: &str) -> Result<Progress, ReplError> {
-        self.machine()?.keep()?;
+        let setting = Arc::clone(&self.setting);
+        self.machine()?.keep(&setting)?;
         let code = code.to_owned();
         self.step(move |setting, machine| machine.start(setting, &code))
     }
@@ -162,7 +196,23 @@ impl Repl for Session {
 
     fn snapshot(&mut self) -> Result<Vec<u8>, ReplError> {
         let seed = self.setting.seed;
+        if self.machine()?.is_resting() {
+            self.away(|_, machine| machine.wake())?;
+        }
         self.machine()?.snapshot(Monty::new().identity(), seed)
+    }
+
+    fn held(&self) -> usize {
+        self.machine.as_ref().map_or(0, |machine| machine.held())
+    }
+
+    fn rest(&mut self) -> Result<(), ReplError> {
+        let held = self.held();
+        self.away(|setting, machine| machine.rest(setting))?;
+        if held >= LARGE {
+            give_back();
+        }
+        Ok(())
     }
 }
 

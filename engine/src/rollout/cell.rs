@@ -64,6 +64,7 @@ impl Rollout {
                     if let Some(session) = self.sessions.get_mut(path) {
                         session.stand_in = None;
                     }
+                    self.ease(path)?;
                     return self.cell_finished(path, step, output);
                 }
                 Progress::Blocked { pending } => {
@@ -71,15 +72,19 @@ impl Rollout {
                     if let Some(session) = self.sessions.get_mut(path) {
                         session.progress = Some(Progress::Blocked { pending });
                     }
-                    return Ok(());
+                    return self.ease(path);
                 }
-                Progress::Call(call) => match self.call(path, step, &call)? {
-                    Some(reply) => self.reply(path, reply)?,
+                Progress::Call(mut call) => match self.call(path, step, &mut call)? {
+                    Some(reply) => {
+                        // Its arguments may be long, and the cell goes on to make the next ones.
+                        drop(call);
+                        self.reply(path, reply)?
+                    }
                     None => {
                         if let Some(session) = self.sessions.get_mut(path) {
                             session.progress = Some(Progress::Call(call));
                         }
-                        return Ok(());
+                        return self.ease(path);
                     }
                 },
             };
@@ -146,8 +151,8 @@ impl Rollout {
         Ok(repl)
     }
 
-    /// What a call is replied with; `None` while it waits for its result elsewhere.
-    pub(super) fn call(&mut self, path: &NodePath, step: u32, call: &Call) -> Result<Option<Reply>, EngineError> {
+    /// What a call is replied with; `None` while it waits for its result elsewhere. A launch takes the arguments.
+    fn call(&mut self, path: &NodePath, step: u32, call: &mut Call) -> Result<Option<Reply>, EngineError> {
         let known = self.node(path)?.last_step().map_or(0, |s| s.calls.len());
         if known <= call.call as usize {
             let args = answer::args_text(&call.name, &call.args, &self.whole(path)?);
@@ -155,7 +160,7 @@ impl Rollout {
             self.emit(CallIssued { node, step, call: call.call, name, args }.into())?;
         }
         if call.name == LAUNCH {
-            self.launch(path, step, call)?;
+            self.launch(path, step, call.call, std::mem::take(&mut call.args))?;
             return Ok(Some(Reply::Pending));
         }
         if call.is_async {
@@ -183,7 +188,8 @@ impl Rollout {
         let Some(step) = node.last_step() else { return Vec::new() };
         let is_answerable = |number: &u32| {
             step.calls.get(*number as usize).is_some_and(|call| match (&call.child, &call.refused) {
-                (Some(child), _) => self.tree.node(child).is_some_and(|child| self.has_answer(child)),
+                // Whatever was to be said of a node that ended before its parent goes on has been said by now.
+                (Some(child), _) => self.tree.node(child).is_some_and(|child| child.outcome.is_some()),
                 (None, Some(_)) => true,
                 (None, None) => call.name != LAUNCH && self.has_come(node, *number),
             })
@@ -197,6 +203,9 @@ impl Rollout {
         let node = self.node(path)?;
         let step = length(node.steps.len())?.saturating_sub(1);
         let calls = self.deliverable(node);
+        if !self.detach_for_round(path, step, &calls)? {
+            return Ok(());
+        }
         let mut results = Vec::with_capacity(calls.len());
         for call in calls {
             results.push((call, self.result_of(path, call)?));
@@ -207,7 +216,7 @@ impl Rollout {
         if let Some(session) = self.sessions.get_mut(path) {
             session.progress = Some(progress);
         }
-        Ok(())
+        self.ease(path)
     }
 
     pub(super) fn result_of(&mut self, path: &NodePath, number: u32) -> Result<ToolResult, EngineError> {

@@ -1,8 +1,9 @@
-//! Calls that run by themselves, beside everything else, until their results come.
+//! Calls that run by themselves until their results come.
 //!
-//! Only the `arrival` scheduler has them. While one runs, its node's cell stays suspended and other nodes go on; the
-//! result is answered, and takes effect in the world, when it comes. A replay runs nothing beside anything else: there the
-//! log's next event says whether a call's result has come.
+//! Under `arrival` they run beside everything else: while one runs, its node's cell stays suspended and other nodes go on;
+//! the result is answered, and takes effect in the world, when it comes. Under `rounds` the whole rollout stands still
+//! meanwhile, so that its events are those of calls made in place, but other rollouts go on, and a run can be stopped. A
+//! replay runs nothing beside anything else: there the log's next event says whether a call's result has come.
 
 use std::collections::BTreeMap;
 
@@ -76,19 +77,21 @@ impl Rollout {
         let Some(step) = node.steps.len().checked_sub(1).and_then(|step| u32::try_from(step).ok()) else { return true };
         let site = CallSite { node: &node.path, step, call };
         match (self.scheduler(), self.parts.outside.is_next(&site)) {
-            (Scheduler::Rounds, _) => true,
+            (Scheduler::Rounds, Some(_)) => true,
             (Scheduler::Arrival, Some(is_next)) => is_next,
-            (Scheduler::Arrival, None) => self.detached.started.get(&CallKey::of(&site)).is_none_or(Option::is_some),
+            (_, None) => self.detached.started.get(&CallKey::of(&site)).is_none_or(Option::is_some),
         }
+    }
+
+    /// Whether a call runs whose result is to come before anything else.
+    pub(super) fn stands_still(&self) -> bool {
+        self.scheduler() == Scheduler::Rounds && self.detached.started.values().any(Option::is_none)
     }
 
     /// Starts a call beside everything else, where that is possible and was not done yet. False while its result is awaited.
     pub(super) fn detach(&mut self, site: &CallSite<'_>, tool: &str, args: &Args) -> bool {
-        if self.scheduler() == Scheduler::Rounds {
-            return true;
-        }
         if let Some(is_next) = self.parts.outside.is_next(site) {
-            return is_next;
+            return is_next || self.scheduler() == Scheduler::Rounds;
         }
         let key = CallKey::of(site);
         if let Some(result) = self.detached.started.get(&key) {
@@ -109,7 +112,11 @@ impl Rollout {
         if self.scheduler() == Scheduler::Rounds {
             return Ok(());
         }
-        for number in pending {
+        self.detach_all(path, step, pending)
+    }
+
+    fn detach_all(&mut self, path: &NodePath, step: u32, calls: &[u32]) -> Result<(), EngineError> {
+        for number in calls {
             let logged = self.node(path)?.last_step().and_then(|step| step.calls.get(*number as usize));
             let Some((name, args)) =
                 logged.filter(|call| call.name != LAUNCH).map(|c| (c.name.clone(), c.args.clone()))
@@ -119,6 +126,14 @@ impl Rollout {
             self.detach(&CallSite { node: path, step, call: *number }, &name, &answer::args(path, &args)?);
         }
         Ok(())
+    }
+
+    /// Starts, under `rounds`, those of the calls that can run by themselves. False while the result of one is awaited.
+    pub(super) fn detach_for_round(&mut self, path: &NodePath, step: u32, calls: &[u32]) -> Result<bool, EngineError> {
+        if self.scheduler() == Scheduler::Rounds {
+            self.detach_all(path, step, calls)?;
+        }
+        Ok(!self.stands_still())
     }
 
     /// The result of a call that is being answered: the one that came, or else it is executed now.

@@ -1,10 +1,8 @@
 //! The ends of steps, of nodes and of the rollout.
 
-use rao_envs::judge::{Ruling, proxy};
-use rao_envs::{Act, Ending, Judgement, Value};
-use rao_store::event::{NodeFinished, Outcome, RewardAssigned, Role, RolloutFinished, Verdict};
-use rao_store::{Depth, Digest, NodePath};
-use serde_json::json;
+use rao_envs::{Act, Ending, Value};
+use rao_store::event::{NodeFinished, Outcome, RewardAssigned, Role, RolloutFinished};
+use rao_store::{Depth, NodePath};
 
 use super::{Rollout, cell_output, length, shown};
 use crate::answer;
@@ -48,6 +46,7 @@ impl Rollout {
 
     pub(super) fn end(&mut self, path: &NodePath, outcome: Outcome) -> Result<(), EngineError> {
         self.sessions.remove(path);
+        self.heavy.remove(path);
         self.detached.forget(path);
         self.released.extend(self.rows.remove(path));
         let node = self.node(path)?;
@@ -59,63 +58,20 @@ impl Rollout {
         self.emit(NodeFinished { node: path.clone(), outcome, value, steps, tokens }.into())
     }
 
-    /// Judges a node that ended, then assigns its reward (Eq. 1). Where that has to wait for the root's verdict, the node is
-    /// noted and comes again once the root has it.
+    /// Judges a node that ended or, if it has its verdict, assigns its reward (Eq. 1).
     pub(super) fn settle_node(&mut self, path: &NodePath) -> Result<(), EngineError> {
         let node = self.node(path)?;
         let Some(own) = node.success() else { return self.judge(path) };
-        let children: Vec<Option<f64>> =
-            node.children.iter().filter_map(|child| self.tree.node(child)).map(Node::success).collect();
-        if !self.root_is_judged() && children.contains(&None) {
-            self.deferred.insert(path.clone());
-            return Ok(());
-        }
-        let scores: Vec<f64> = children.into_iter().map(|score| score.unwrap_or(0.0)).collect();
+        let children = node.children.iter().filter_map(|child| self.tree.node(child));
+        let scores: Vec<f64> = children.map(|child| child.success().unwrap_or(0.0)).collect();
         let body = reward(path, own, &scores, self.parts.config.lambda)?;
         self.active.remove(path);
         self.emit(body.into())
     }
 
-    fn judge(&mut self, path: &NodePath) -> Result<(), EngineError> {
-        if self.deferred.contains(path)
-            && let Some(score) = self.tree.root().and_then(Node::success)
-        {
-            let judgement = Judgement { score, source: "root".into(), evidence: json!({ "root": score }) };
-            return self.give_verdict(path, judgement, Some(proxy().to_json()));
-        }
-        let ended = Ended::of(self.node(path)?)?;
-        match self.parts.outside.verify(path, &ended.as_ending())? {
-            Ruling::Given { judgement, judge } => self.give_verdict(path, judgement, judge),
-            Ruling::AsRoot if *path == NodePath::root() => {
-                Err(EngineError::Internal("the root's success cannot be its own measure".into()))
-            }
-            Ruling::AsRoot => {
-                self.deferred.insert(path.clone());
-                Ok(())
-            }
-        }
-    }
-
-    fn give_verdict(
-        &mut self,
-        path: &NodePath,
-        judgement: Judgement,
-        judge: Option<String>,
-    ) -> Result<(), EngineError> {
-        let Judgement { score, source, evidence } = judgement;
-        let evidence = evidence.to_string();
-        let evidence_digest = Digest::of(evidence.as_bytes());
-        self.emit(Verdict { node: path.clone(), source, score, evidence, evidence_digest, judge }.into())
-    }
-
-    /// Whether the root has its verdict, so that nothing has to be put off any more.
+    /// Whether the root has its verdict, so that none has to wait for it any more.
     pub(super) fn root_is_judged(&self) -> bool {
         self.tree.root().is_some_and(|root| root.success().is_some())
-    }
-
-    /// Whether a child's parent can be given its value: it has its reward, or waits for the root's verdict only.
-    pub(super) fn has_answer(&self, child: &Node) -> bool {
-        child.reward.is_some() || self.deferred.contains(&child.path)
     }
 
     pub(super) fn finish(&mut self) -> Result<(), EngineError> {

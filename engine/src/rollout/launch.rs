@@ -9,7 +9,6 @@ use crate::config::BudgetModel;
 use crate::error::EngineError;
 use crate::outside::CallSite;
 use crate::protocol;
-use crate::repl::Call;
 
 struct Refused {
     reason: RefusalReason,
@@ -18,37 +17,39 @@ struct Refused {
 }
 
 impl Rollout {
-    pub(super) fn launch(&mut self, path: &NodePath, step: u32, call: &Call) -> Result<(), EngineError> {
-        let logged = self.node(path)?.last_step().and_then(|s| s.calls.get(call.call as usize));
+    /// Launches, or refuses to. The arguments may hold long texts: they are gone when this returns.
+    pub(super) fn launch(&mut self, path: &NodePath, step: u32, call: u32, args: Args) -> Result<(), EngineError> {
+        let logged = self.node(path)?.last_step().and_then(|s| s.calls.get(call as usize));
         if logged.is_some_and(|logged| logged.child.is_some() || logged.refused.is_some()) {
             return Ok(());
         }
-        let site = CallSite { node: path, step, call: call.call };
-        match self.admit(&site, &call.args)? {
+        let site = CallSite { node: path, step, call };
+        match self.admit(&site, args)? {
             Ok((goal, budget)) => {
                 let ordinal = length(self.node(path)?.children.len())?;
-                self.spawn(path.child(ordinal), Some((step, call.call)), goal, budget)?;
+                self.spawn(path.child(ordinal), Some((step, call)), goal, budget)?;
                 self.prompt(&path.child(ordinal))
             }
             Err(refused) => {
                 let Refused { reason, goal, text } = refused;
                 let node = path.clone();
-                self.emit(SpawnRefused { node, step, call: call.call, reason, goal, text }.into())
+                self.emit(SpawnRefused { node, step, call, reason, goal, text }.into())
             }
         }
     }
 
     /// Decides on a launch before anything is made for it.
-    fn admit(&mut self, site: &CallSite<'_>, args: &Args) -> Result<Result<(Goal, u32), Refused>, EngineError> {
+    fn admit(&mut self, site: &CallSite<'_>, mut args: Args) -> Result<Result<(Goal, u32), Refused>, EngineError> {
         let (path, config) = (site.node, self.parts.config.clone());
-        let (args, asked_steps) = match config.budget {
-            BudgetModel::PerAgent => (args.clone(), None),
-            BudgetModel::Shared => split_steps(args),
+        let asked_steps = match config.budget {
+            BudgetModel::PerAgent => None,
+            BudgetModel::Shared => split_steps(&mut args),
         };
         let goal = match self.parts.outside.delegate(site, &args) {
             Ok(goal) => goal,
             Err(text) => return Ok(Err(Refused { reason: RefusalReason::Goal, goal: String::new(), text })),
         };
+        drop(args);
         let refuse = |reason, text| Ok(Err(Refused { reason, goal: goal.text.clone(), text }));
         if path.depth().0 + 1 > config.max_depth {
             let text = protocol::refusal::depth(&goal.text, config.max_depth);
@@ -99,9 +100,8 @@ impl Rollout {
 }
 
 /// Takes the optional `num_steps` keyword, which only the shared budget knows, out of a launch's arguments.
-fn split_steps(args: &Args) -> (Args, Option<u32>) {
-    let mut rest = args.clone();
-    let asked = rest.kwargs.iter().position(|(name, _)| name == "num_steps").map(|at| rest.kwargs.remove(at).1);
-    let steps = asked.and_then(|value| value.as_int()).map(|steps| u32::try_from(steps).unwrap_or(0));
-    (rest, steps)
+fn split_steps(args: &mut Args) -> Option<u32> {
+    let at = args.kwargs.iter().position(|(name, _)| name == "num_steps")?;
+    let (_, asked) = args.kwargs.remove(at);
+    asked.as_int().map(|steps| u32::try_from(steps).unwrap_or(0))
 }

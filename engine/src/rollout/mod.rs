@@ -7,8 +7,10 @@
 mod cell;
 mod detached;
 mod ending;
+mod judging;
 mod launch;
 mod next;
+mod rest;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use rao_store::{NodePath, PolicyVersion, Seq, Stream};
 use crate::actor::{Action, Ask};
 use crate::answer;
 use crate::config::{EngineConfig, Scheduler};
+use crate::contexts;
 use crate::error::EngineError;
 use crate::outside::{Asking, Outside};
 use crate::repl::{CellOutput, Limit, Progress, Repl, ReplEngine, ReplError};
@@ -57,8 +60,13 @@ pub struct Parts {
 pub enum Need {
     /// An action of each of these nodes, in this order.
     Actions(Vec<NodePath>),
-    /// Under the `arrival` scheduler: the action of any of these nodes, or the result of a call that runs by itself.
+    /// Under the `arrival` scheduler: the action of any of these nodes, the result of a call that runs by itself, or a
+    /// judge's verdict.
     Arrivals(Vec<NodePath>),
+    /// Under the `rounds` scheduler: the results of the calls that it has detached, before anything else.
+    Calls,
+    /// Under the `rounds` scheduler: judges' verdicts on these nodes, before anything else. They are logged in this order.
+    Verdicts(Vec<NodePath>),
     /// Nothing: it has finished.
     Nothing,
 }
@@ -71,9 +79,12 @@ pub struct Rollout {
     policy_version: PolicyVersion,
     /// Nodes that are not settled yet; the rest of the tree needs no look.
     active: BTreeSet<NodePath>,
-    /// Nodes that ended and wait for the root's verdict: theirs will be the same, or their reward rests on one that will.
+    /// Nodes that ended and wait for the root's verdict: theirs will be the same.
     deferred: BTreeSet<NodePath>,
+    docket: judging::Docket,
     sessions: BTreeMap<NodePath, Session>,
+    /// Sessions that hold much and do not rest, with the bytes that they held when their cell last stopped.
+    heavy: BTreeMap<NodePath, usize>,
     rows: BTreeMap<NodePath, u64>,
     /// How many rows were handed out; a row is never used twice.
     next_row: u64,
@@ -97,6 +108,8 @@ enum Move {
     Deliver(NodePath),
     Sample(Vec<NodePath>),
     Wait(Vec<NodePath>),
+    Await,
+    Judge(Vec<NodePath>),
     Spawn,
     Finish,
     Nothing,
@@ -134,7 +147,9 @@ impl Rollout {
             tree,
             active,
             deferred: BTreeSet::new(),
+            docket: judging::Docket::default(),
             sessions: BTreeMap::new(),
+            heavy: BTreeMap::new(),
             rows: BTreeMap::new(),
             next_row: 0,
             released: Vec::new(),
@@ -169,7 +184,7 @@ impl Rollout {
         self.parts.sink.settle()
     }
 
-    /// Goes on until actions are needed or the rollout has finished, and hands its events on.
+    /// Goes on until something is needed or the rollout has finished, and hands its events on.
     ///
     /// # Errors
     /// See [`EngineError`]; what was emitted before stays valid.
@@ -186,6 +201,8 @@ impl Rollout {
                 Move::Finish => self.finish()?,
                 Move::Sample(nodes) => break Need::Actions(nodes),
                 Move::Wait(nodes) => break Need::Arrivals(nodes),
+                Move::Await => break Need::Calls,
+                Move::Judge(nodes) => break Need::Verdicts(nodes),
                 Move::Nothing => break Need::Nothing,
             }
         };
@@ -227,7 +244,9 @@ impl Rollout {
         self.parts.outside.enter(&node, &goal);
         self.active.insert(node.clone());
         let depth = node.depth();
-        let (targets, context) = (goal.targets.to_string(), goal.context.to_string());
+        let parent = node.parent().and_then(|parent| self.tree.node(&parent));
+        let context = contexts::written(&goal.context, parent.map(|parent| &parent.context_text));
+        let targets = goal.targets.to_string();
         self.emit(NodeSpawned { node, call, goal: goal.text, targets, context, depth, budget }.into())
     }
 

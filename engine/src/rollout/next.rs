@@ -16,15 +16,20 @@ impl Rollout {
     /// 1. whatever one event made due: a prompt for a new node, verdict and reward of one that ended, the end of a
     ///    step, the rest of a running cell;
     /// 2. an action for every node that became ready before the round's first action (the rest of a batch);
-    /// 3. the cell of the first node, in path order, that has acted;
-    /// 4. the answers that the first suspended node can be given;
-    /// 5. a new round: an action for every ready node.
+    /// 3. the verdicts of judges outside this process on nodes that ended before that first action;
+    /// 4. the cell of the first node, in path order, that has acted;
+    /// 5. the answers that the first suspended node can be given;
+    /// 6. a new round: an action for every ready node;
+    /// 7. where nobody is ready, the verdicts of judges outside that are left.
     ///
-    /// Under `arrival`, 2 and 5 fall away: a node's cell runs as soon as it has acted, and when nothing is left to do the
-    /// rollout waits for the action of any ready node, or for a call that runs by itself.
+    /// Under `arrival`, 2, 3, 6 and 7 fall away: a node's cell runs as soon as it has acted, and when nothing is left to do
+    /// the rollout waits for the action of any ready node, for a call that runs by itself, or for a verdict.
     pub(super) fn next_move(&self) -> Result<Move, EngineError> {
         if self.tree.is_empty() {
             return Ok(Move::Spawn);
+        }
+        if self.stands_still() {
+            return Ok(Move::Await);
         }
         if let Some(due) = self.due() {
             return Ok(due);
@@ -47,6 +52,9 @@ impl Rollout {
             if !rest.is_empty() {
                 return Ok(Move::Sample(rest));
             }
+            if let Some(due) = self.verdicts_due(Some(start)) {
+                return Ok(due);
+            }
             if let Some(node) = nodes.iter().find(|n| matches!(n.phase, Phase::Acted { .. })) {
                 return Ok(Move::RunCell(node.path.clone()));
             }
@@ -57,6 +65,9 @@ impl Rollout {
         let all = ready(None);
         if !all.is_empty() {
             return Ok(Move::Sample(all));
+        }
+        if let Some(due) = self.verdicts_due(None) {
+            return Ok(due);
         }
         match (self.tree.root().and_then(|root| root.reward.as_ref()), &self.tree.finished) {
             (Some(_), None) => Ok(Move::Finish),
@@ -96,17 +107,33 @@ impl Rollout {
         find(&|n| n.phase == Phase::InCell && !self.is_suspended(n)).map(Move::Drive)
     }
 
-    /// The next ended node that lacks its verdict or reward and can be given it. Those that wait for the root come once it
-    /// has its verdict: first every verdict, in path order, then every reward, the deepest first.
+    /// The next ended node that can be given its verdict or its reward. Rewards wait while a judge outside is being asked.
+    /// Verdicts that are the root's come once it has its own: first every verdict, in path order, then every reward, the
+    /// deepest first.
     fn unsettled(&self) -> Option<NodePath> {
-        let mut ended = self.active_nodes().filter(|n| n.phase == Phase::Ended);
-        if !self.root_is_judged() {
-            return ended.find(|n| !self.deferred.contains(&n.path)).map(|n| n.path.clone());
+        let ended = || self.active_nodes().filter(|n| n.phase == Phase::Ended);
+        let mut unjudged = ended().filter(|n| n.success().is_none());
+        let root_is_judged = self.root_is_judged();
+        let can_be_judged = |n: &&Node| match (self.docket.has(&n.path), self.deferred.contains(&n.path)) {
+            (true, _) => self.scheduler() == Scheduler::Arrival && self.verdict_has_come(&n.path),
+            (false, true) => root_is_judged,
+            (false, false) => true,
+        };
+        if let Some(node) = unjudged.find(can_be_judged) {
+            return Some(node.path.clone());
         }
-        let ended: Vec<&Node> = ended.collect();
-        let unjudged = ended.iter().find(|n| n.success().is_none());
-        let deepest = || ended.iter().min_by_key(|n| (Reverse(n.depth), &n.path));
-        unjudged.or_else(deepest).map(|n| n.path.clone())
+        if !self.docket.is_empty() {
+            return None;
+        }
+        let has_all = |n: &&Node| {
+            let children = n.children.iter().filter_map(|child| self.tree.node(child));
+            n.success().is_some() && (root_is_judged || children.into_iter().all(|child| child.success().is_some()))
+        };
+        let node = match root_is_judged {
+            true => ended().filter(has_all).min_by_key(|n| (Reverse(n.depth), &n.path)),
+            false => ended().find(has_all),
+        };
+        node.map(|n| n.path.clone())
     }
 
     /// Whether the node's cell waits for answers that are not there yet.

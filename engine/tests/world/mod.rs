@@ -95,9 +95,12 @@ pub(crate) enum Order {
     OneBatch,
     /// First in, first out, with the session saved and restored wherever it stands still.
     Restored,
+    /// First in, first out, with the session put to rest wherever it stands still.
+    Rested,
 }
 
-pub(crate) const ORDERS: [Order; 4] = [Order::FirstInFirstOut, Order::LastInFirstOut, Order::OneBatch, Order::Restored];
+pub(crate) const ORDERS: [Order; 5] =
+    [Order::FirstInFirstOut, Order::LastInFirstOut, Order::OneBatch, Order::Restored, Order::Rested];
 
 pub(crate) struct Host<'a> {
     engine: &'a dyn ReplEngine,
@@ -122,6 +125,10 @@ impl<'a> Host<'a> {
             let bytes = self.repl.snapshot().unwrap();
             self.repl = self.engine.restore(&self.functions, &limits(), &bytes).unwrap();
             self.restores += 1;
+        }
+        if self.order == Order::Rested {
+            self.repl.rest().unwrap();
+            assert_eq!(self.repl.held(), 0);
         }
     }
 

@@ -3,9 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde_json::Value as Json;
-
 use super::rows;
 use crate::{EnvError, Split};
 
@@ -31,13 +28,6 @@ pub struct DiveSet {
     pub digest: String,
 }
 
-#[derive(Deserialize)]
-struct Row {
-    id: Json,
-    question: String,
-    answer: String,
-}
-
 impl DiveSet {
     /// Reads rows `{id, question, answer, ..}` from a Parquet, JSON or JSON-lines file, or from all such files of a
     /// folder or of `data` in it. As in the authors' configurations `qa_rl` is for training and `qa_sft` for validation;
@@ -59,17 +49,21 @@ impl DiveSet {
                 None
             };
             rows::read(&file, &mut |row| {
-                let row = Row::deserialize(row).map_err(|error| error.to_string())?;
-                if row.question.trim().is_empty() || row.answer.trim().is_empty() {
-                    return Err("the question or the answer is empty".to_owned());
+                let id = rows::id(&row, "id")?;
+                let (question, answer) = (rows::text(&row, "question")?, rows::text(&row, "answer")?);
+                for (name, text) in [("question", &question), ("answer", &answer)] {
+                    if text.trim().is_empty() {
+                        return Err(format!("`{name}` is empty"));
+                    }
                 }
-                for text in [row.id.to_string().as_str(), &row.question, &row.answer] {
+                // The id as it is written, so that 7 and "7" are told apart.
+                let written = row.get("id").map_or_else(String::new, ToString::to_string);
+                for text in [&written, &question, &answer] {
                     hasher.update(&(text.len() as u64).to_le_bytes());
                     hasher.update(text.as_bytes());
                 }
-                let id = row.id.as_str().map_or_else(|| row.id.to_string(), str::to_owned);
-                let split = split.unwrap_or_else(|| fifth(&row.question));
-                questions.push(DiveQuestion { id, question: row.question, answer: row.answer, split });
+                let split = split.unwrap_or_else(|| fifth(&question));
+                questions.push(DiveQuestion { id, question, answer, split });
                 Ok(())
             })?;
         }

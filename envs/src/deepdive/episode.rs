@@ -13,8 +13,8 @@ use super::kg::World;
 use super::search::{Hit, Lane, MOST_RESULTS, SearchBackend, SearchError};
 use super::tasks::Body;
 use super::{noisy, oracle, prompt};
+use crate::bind::bind;
 use crate::judge::{Role, normalize, same_answer};
-use crate::textcraft::bind;
 use crate::{
     Args, Assessment, Detached, Ending, Episode, Goal, Judgement, NodeKey, PromptStyle, Question, Script, Text, Tool,
     ToolResult, Turn, Value,
@@ -171,6 +171,7 @@ impl DiveEpisode {
             // The authors' root judge sees the answer only; the children's sees the way to it.
             history: if is_root { Vec::new() } else { ending.history.to_vec() },
             error: ending.error.map(str::to_owned),
+            notes: None,
         }
     }
 }
@@ -287,11 +288,11 @@ impl Episode for DiveEpisode {
     }
 
     fn system_prompt(&self, style: PromptStyle, recursive: bool) -> String {
-        prompt::system(style, recursive)
+        prompt::PROMPTS.system(style, recursive)
     }
 
     fn action_space(&self, style: PromptStyle, recursive: bool) -> String {
-        prompt::action_space(style, recursive)
+        prompt::PROMPTS.action_space(style, recursive)
     }
 
     fn enter(&mut self, node: &NodeKey, goal: &Goal) {

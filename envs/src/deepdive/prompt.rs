@@ -1,6 +1,6 @@
 //! The texts that tell an agent what it can do.
 
-use crate::PromptStyle;
+use crate::prompts::Prompts;
 
 const RULES: &str = "\
 You answer hard questions by searching and reading pages, writing Python. Each of your turns is one short thought and one \
@@ -51,19 +51,11 @@ async launch_subagent(goal: str, expect: str = None) -> Any
     Returns the subagent's answer, or a text that says why it was not launched.
 ";
 
-pub(super) fn system(style: PromptStyle, recursive: bool) -> String {
-    match (style, recursive) {
-        (PromptStyle::Brief, true) => "Answer the question. Search, read, delegate. Finish.".to_owned(),
-        (PromptStyle::Brief, false) => "Answer the question. Search, read. Finish.".to_owned(),
-        (PromptStyle::Full, true) => format!("{RULES}{DELEGATION}"),
-        (PromptStyle::Full, false) => RULES.to_owned(),
-    }
-}
-
-pub(super) fn action_space(style: PromptStyle, recursive: bool) -> String {
-    match (style, recursive) {
-        (PromptStyle::Brief, _) => String::new(),
-        (PromptStyle::Full, true) => format!("{TOOLS}{LAUNCH}"),
-        (PromptStyle::Full, false) => TOOLS.to_owned(),
-    }
-}
+pub(super) const PROMPTS: Prompts = Prompts {
+    brief_alone: "Answer the question. Search, read. Finish.",
+    brief_delegating: "Answer the question. Search, read, delegate. Finish.",
+    full_alone: &[RULES],
+    full_delegating: &[RULES, DELEGATION],
+    tools: TOOLS,
+    launch: LAUNCH,
+};

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
+use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::{Map, Value as Json, json};
@@ -25,7 +26,8 @@ pub(super) fn read(file: &Path, read: &mut dyn FnMut(Json) -> Result<(), String>
     };
     if name.ends_with(".parquet") {
         let opened = File::open(file).map_err(|error| failed(error.to_string()))?;
-        let reader = SerializedFileReader::new(opened).map_err(|error| failed(error.to_string()))?;
+        let broken = |error: ParquetError| failed(format!("it is no whole Parquet file ({error}); was it cut short?"));
+        let reader = SerializedFileReader::new(opened).map_err(broken)?;
         for row in reader.get_row_iter(None).map_err(|error| failed(error.to_string()))? {
             take(row.map(|row| object(row.into_columns())).map_err(|error| error.to_string()))?;
         }
@@ -67,9 +69,60 @@ fn value(field: Field) -> Json {
         Field::Float(value) => json!(value),
         Field::Double(value) => json!(value),
         Field::Str(text) => Json::String(text),
-        Field::Bytes(bytes) => Json::String(String::from_utf8_lossy(bytes.data()).into_owned()),
+        Field::Bytes(bytes) => match std::str::from_utf8(bytes.data()) {
+            Ok(text) => json!(text),
+            // No text; whoever wants this column says so.
+            Err(_) => json!({ "bytes": bytes.len() }),
+        },
         Field::Group(row) => object(row.into_columns()),
         Field::ListInternal(list) => list.elements().iter().cloned().map(value).collect(),
         other => Json::String(other.to_string()),
+    }
+}
+
+/// A text that a row must have.
+pub(super) fn text(row: &Json, name: &str) -> Result<String, String> {
+    maybe_text(row, name)?.ok_or_else(|| format!("`{name}` is null"))
+}
+
+/// A text that a row may have: `None` if it is null. The column must be there.
+fn maybe_text(row: &Json, name: &str) -> Result<Option<String>, String> {
+    match column(row, name)? {
+        Json::Null => Ok(None),
+        Json::String(text) => Ok(Some(text.clone())),
+        other => Err(format!("`{name}` must be text, not {}", kind(other))),
+    }
+}
+
+/// A text that a row need not have.
+pub(super) fn optional_text(row: &Json, name: &str) -> Result<Option<String>, String> {
+    if row.get(name).is_none() { Ok(None) } else { maybe_text(row, name) }
+}
+
+/// The id of a row, a text or a whole number.
+pub(super) fn id(row: &Json, name: &str) -> Result<String, String> {
+    match column(row, name)? {
+        Json::String(text) => Ok(text.clone()),
+        Json::Number(number) if number.is_i64() || number.is_u64() => Ok(number.to_string()),
+        other => Err(format!("`{name}` must be text or a whole number, not {}", kind(other))),
+    }
+}
+
+fn column<'a>(row: &'a Json, name: &str) -> Result<&'a Json, String> {
+    let Json::Object(columns) = row else { return Err(format!("a row must be an object, not {}", kind(row))) };
+    columns.get(name).ok_or_else(|| {
+        let there: Vec<&str> = columns.keys().map(String::as_str).collect();
+        format!("there is no column `{name}`, only {}", there.join(", "))
+    })
+}
+
+fn kind(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "a truth value",
+        Json::Number(_) => "a number",
+        Json::String(_) => "text",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
     }
 }

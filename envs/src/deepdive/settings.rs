@@ -162,17 +162,17 @@ fn service(backend: impl SearchBackend + 'static, config: &DeepDiveConfig) -> Re
 fn local(file: &std::path::Path) -> Result<LocalBm25, EnvError> {
     let mut pages = Vec::new();
     rows::read(file, &mut |row| {
-        let text = |name: &str| row.get(name).and_then(serde_json::Value::as_str).map(str::to_owned);
-        let title = text("title").ok_or("no text `title`")?;
-        let body = text("text").ok_or("no text `text`")?;
+        let (title, body) = (rows::text(&row, "title")?, rows::text(&row, "text")?);
         let number = pages.len();
-        let url = text("url").unwrap_or_else(|| format!("https://corpus.example/{number}/{}", corpus_slug(&title)));
+        let made = || format!("https://corpus.example/{number}/{}", corpus_slug(&title));
+        let url = rows::optional_text(&row, "url")?.unwrap_or_else(made);
         pages.push(Page { url, title, text: Arc::from(body) });
         Ok(())
     })?;
-    let failed = |error: super::search::CorpusError| EnvError::Data {
-        file: file.display().to_string(),
-        reason: error.to_string(),
-    };
+    let named = |reason: String| EnvError::Data { file: file.display().to_string(), reason };
+    if pages.is_empty() {
+        return Err(named("it holds no pages: expected rows with title and text".to_owned()));
+    }
+    let failed = |error: super::search::CorpusError| named(error.to_string());
     LocalBm25::new(Arc::new(Corpus::new(pages).map_err(failed)?)).map_err(failed)
 }

@@ -9,7 +9,7 @@ use super::dataset::{DiveQuestion, fifth};
 use super::kg::GraphConfig;
 use super::musique::MusiqueQuestion;
 use super::settings::ENV;
-use crate::textcraft::rng::{Rng, derive};
+use crate::rng::{Rng, derive};
 use crate::{EnvError, Selection, Split, Task};
 
 /// The lengths of generated questions, in hops, by preset.

@@ -3,9 +3,11 @@
 //! An [`Episode`](crate::Episode) either judges a node itself or names a [`Question`]. The run's [`Panel`] has a seat for
 //! questions about roots and one for questions about children, and gives the verdict. A verdict's identity is the judge's
 //! identity, the rubric and the question, each by digest: a panel asks the same identity once, and whatever changes makes
-//! another identity.
+//! another identity. Judges that compute answer at once; those outside this process are asked beside everything else
+//! ([`Inquiry`]).
 
 mod exact;
+mod inquiry;
 mod llm;
 mod normal;
 mod panel;
@@ -20,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 pub use exact::{Exact, F1};
+pub use inquiry::{Inquiry, Remote, Reply, Request, Sitting};
 pub use llm::{Llm, LlmError, LlmSettings, Secret, Warn};
 pub(crate) use normal::MONTHS;
 pub use normal::{f1, normalize, same_answer};
@@ -108,6 +111,9 @@ pub struct Question {
     pub history: Vec<Act>,
     /// Why it ended without an answer, if it did.
     pub error: Option<String>,
+    /// What the environment itself saw of the node, for people to read. It goes into the verdict's evidence, under
+    /// `environment`. No judge sees it, so no identity depends on it.
+    pub notes: Option<Json>,
 }
 
 impl Question {
@@ -117,7 +123,7 @@ impl Question {
         self.answer.as_ref().map(Value::to_text)
     }
 
-    /// Digest of everything that the question says, in hexadecimal.
+    /// Digest of everything that the question says to its judge, in hexadecimal.
     #[must_use]
     pub fn digest(&self) -> String {
         let context = self.context.as_ref().map(|text| blake3::hash(text.as_bytes()).to_hex().to_string());
@@ -180,7 +186,8 @@ pub trait Judge: Send + Sync {
     /// Who it is.
     fn identity(&self) -> JudgeIdentity;
 
-    /// Judges; may take seconds. The evidence says what the judgement rests on; the panel adds the question's identity.
+    /// Judges, and waits until it has. The evidence says what the judgement rests on; the panel adds the question's
+    /// identity.
     ///
     /// A judge that cannot reach its model, or cannot read its reply, gives score 0, says so in the evidence and warns: it
     /// does not fail the rollout.
@@ -193,6 +200,11 @@ pub trait Judge: Send + Sync {
     /// roots 0.
     fn needs_truth(&self) -> bool {
         false
+    }
+
+    /// The same judge as one that is asked beside everything else, where its answers come from outside this process.
+    fn remote(&self) -> Option<&dyn Remote> {
+        None
     }
 }
 
@@ -208,6 +220,9 @@ pub enum JudgeError {
         /// What differs from the verdicts on record.
         changed: String,
     },
+    /// A judge let a question go.
+    #[error("a judge dropped a question without answering it; go on with `rao-log record --resume`")]
+    Dropped,
 }
 
 /// A judge that several may hold.

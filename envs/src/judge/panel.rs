@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
+use super::inquiry::{Inquiry, Ledger};
 use super::{Assessment, Exact, Judge, JudgeError, JudgeIdentity, Question, Role, SharedJudge};
 use crate::Judgement;
 
@@ -18,8 +19,11 @@ pub enum Seat {
     Root,
 }
 
+/// The field of a verdict's evidence that holds what the environment saw.
+const NOTES: &str = "environment";
+
 /// How a node is judged.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub enum Ruling {
     /// The verdict.
     Given {
@@ -30,6 +34,9 @@ pub enum Ruling {
     },
     /// The node's success will be the root's.
     AsRoot,
+    /// Somebody outside this process is to be asked, which takes a while. Given even where the verdict is known already,
+    /// so that the order of a run's events does not depend on what was asked before.
+    Asked(Inquiry),
 }
 
 /// The judges of roots and of children, and what they said so far.
@@ -37,8 +44,8 @@ pub enum Ruling {
 pub struct Panel {
     root: SharedJudge,
     child: Seat,
-    /// By the digest of the verdict's identity: the same is never asked twice.
-    said: Arc<Mutex<BTreeMap<String, Judgement>>>,
+    /// The same is never asked twice.
+    ledger: Arc<Ledger>,
 }
 
 /// The identity of the rule that a child's success is the root's.
@@ -64,7 +71,7 @@ impl Panel {
     /// A panel.
     #[must_use]
     pub fn new(root: SharedJudge, child: Seat) -> Self {
-        Panel { root, child, said: Arc::default() }
+        Panel { root, child, ledger: Arc::default() }
     }
 
     /// Who judges roots, and who children.
@@ -77,14 +84,24 @@ impl Panel {
         (self.root.identity(), child)
     }
 
+    /// Whether somebody outside this process judges: only then is there anything to [remember](Panel::remember).
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        let child = match &self.child {
+            Seat::Judge(judge) => judge.remote().is_some(),
+            Seat::Root => false,
+        };
+        child || self.root.remote().is_some()
+    }
+
     /// Takes verdicts that were given before, so that their questions are not asked again. Those whose evidence names no
     /// identity are passed over.
     pub fn remember(&self, verdicts: impl IntoIterator<Item = Judgement>) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         for verdict in verdicts {
             let key = verdict.evidence.get("identity").and_then(|key| key.as_str()).map(str::to_owned);
             if let Some(key) = key {
-                said.entry(key).or_insert(verdict);
+                // What the environment saw was that of another node.
+                self.ledger.note(key, verdict.with_notes(None));
             }
         }
     }
@@ -97,11 +114,10 @@ impl Panel {
             (Role::Child, Seat::Judge(judge)) => judge.identity(),
             (Role::Child, Seat::Root) => return false,
         };
-        let key = identity.verdict_digest(question);
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
+        self.ledger.said(&identity.verdict_digest(question)).is_some()
     }
 
-    /// The verdict on a node, or who will give it.
+    /// The verdict on a node, or who will give it. Never waits.
     ///
     /// # Errors
     /// When a verdict that had to be on record is not.
@@ -116,29 +132,30 @@ impl Panel {
             (Role::Child, Seat::Root) => return Ok(Ruling::AsRoot),
         };
         let identity = judge.identity();
-        if judge.needs_truth() && question.truth.is_none() {
-            if question.role == Role::Child {
-                return Ok(Ruling::AsRoot);
-            }
-            let evidence = json!({ "reason": "the right answer is not known" });
-            let judgement = Judgement { score: 0.0, source: source(&identity, &question), evidence };
-            return Ok(Ruling::Given {
-                judgement: signed(judgement, &identity, &question),
-                judge: Some(identity.to_json()),
-            });
+        let lacks_truth = judge.needs_truth() && question.truth.is_none();
+        if lacks_truth && question.role == Role::Child {
+            return Ok(Ruling::AsRoot);
         }
-        let judgement = self.ask(&**judge, &identity, &question)?;
-        Ok(Ruling::Given { judgement, judge: Some(identity.to_json()) })
+        let signature = Signature::of(&identity, &question);
+        let judgement = if lacks_truth {
+            let evidence = json!({ "reason": "the right answer is not known" });
+            signature.sign(Judgement { score: 0.0, source: source(&identity, &question), evidence })
+        } else if judge.remote().is_some() {
+            let inquiry = Inquiry::new(question, Arc::clone(judge), signature, Arc::clone(&self.ledger));
+            return Ok(Ruling::Asked(inquiry));
+        } else {
+            self.ask(&**judge, &signature, &question)?
+        };
+        let judgement = judgement.with_notes(question.notes.as_ref());
+        Ok(Ruling::Given { judgement, judge: Some(signature.judge) })
     }
 
-    fn ask(&self, judge: &dyn Judge, identity: &JudgeIdentity, question: &Question) -> Result<Judgement, JudgeError> {
-        let key = identity.verdict_digest(question);
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        if let Some(said) = said {
+    fn ask(&self, judge: &dyn Judge, signature: &Signature, question: &Question) -> Result<Judgement, JudgeError> {
+        if let Some(said) = self.ledger.said(&signature.identity) {
             return Ok(said);
         }
-        let judgement = signed(judge.judge(question)?, identity, question);
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key, judgement.clone());
+        let judgement = signature.sign(judge.judge(question)?);
+        self.ledger.note(signature.identity.clone(), judgement.clone());
         Ok(judgement)
     }
 }
@@ -148,16 +165,59 @@ pub(super) fn source(identity: &JudgeIdentity, question: &Question) -> String {
     format!("{}/{}", identity.kind, question.rubric)
 }
 
-/// The judgement with what it was asked: digests of the question and of the verdict's whole identity.
-fn signed(mut judgement: Judgement, identity: &JudgeIdentity, question: &Question) -> Judgement {
-    judgement.score = if judgement.score.is_finite() { judgement.score.clamp(0.0, 1.0) } else { 0.0 };
-    if !judgement.evidence.is_object() {
-        judgement.evidence = json!({ "evidence": judgement.evidence });
+/// What a judgement is signed with: who judged, and digests of the question and of the verdict's whole identity.
+#[derive(Clone, Debug)]
+pub(super) struct Signature {
+    /// The judge's identity as canonical JSON.
+    pub(super) judge: String,
+    /// Digest of the verdict's identity.
+    pub(super) identity: String,
+    question: String,
+    rubric: &'static str,
+}
+
+impl Signature {
+    fn of(judge: &JudgeIdentity, question: &Question) -> Self {
+        Signature {
+            judge: judge.to_json(),
+            identity: judge.verdict_digest(question),
+            question: question.digest(),
+            rubric: question.rubric,
+        }
     }
-    if let Some(fields) = judgement.evidence.as_object_mut() {
-        fields.insert("rubric".into(), question.rubric.into());
-        fields.insert("question".into(), question.digest().into());
-        fields.insert("identity".into(), identity.verdict_digest(question).into());
+
+    /// The judgement with what it was asked; without anything that the environment saw.
+    pub(super) fn sign(&self, mut judgement: Judgement) -> Judgement {
+        judgement.score = if judgement.score.is_finite() { judgement.score.clamp(0.0, 1.0) } else { 0.0 };
+        if !judgement.evidence.is_object() {
+            judgement.evidence = json!({ "evidence": judgement.evidence });
+        }
+        if let Some(fields) = judgement.evidence.as_object_mut() {
+            fields.shift_remove(NOTES);
+            fields.insert("rubric".into(), self.rubric.into());
+            fields.insert("question".into(), self.question.clone().into());
+            fields.insert("identity".into(), self.identity.clone().into());
+        }
+        judgement
     }
-    judgement
+}
+
+impl Judgement {
+    /// The judgement with what the environment saw of the node ([`Question::notes`]), or without anything that it saw.
+    #[must_use]
+    pub fn with_notes(mut self, notes: Option<&Json>) -> Self {
+        if let Some(fields) = self.evidence.as_object_mut() {
+            fields.shift_remove(NOTES);
+            if let Some(notes) = notes {
+                fields.insert(NOTES.into(), notes.clone());
+            }
+        }
+        self
+    }
+
+    /// Whether it says what the environment saw. Verdicts of earlier versions do not.
+    #[must_use]
+    pub fn has_notes(&self) -> bool {
+        self.evidence.get(NOTES).is_some()
+    }
 }

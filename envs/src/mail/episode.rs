@@ -11,7 +11,7 @@ use super::query::Query;
 use super::settings::ReadScope;
 use super::tasks::Body;
 use super::{RewardKind, judging, noisy, oracle, prompt};
-use crate::textcraft::bind;
+use crate::bind::bind;
 use crate::{
     Args, Assessment, Ending, Episode, Goal, NodeKey, PromptStyle, Script, Text, Tool, ToolResult, Turn, Value,
 };
@@ -152,11 +152,11 @@ impl Episode for MailEpisode {
     }
 
     fn system_prompt(&self, style: PromptStyle, recursive: bool) -> String {
-        prompt::system(style, recursive)
+        prompt::PROMPTS.system(style, recursive)
     }
 
     fn action_space(&self, style: PromptStyle, recursive: bool) -> String {
-        prompt::action_space(style, recursive)
+        prompt::PROMPTS.action_space(style, recursive)
     }
 
     fn enter(&mut self, node: &NodeKey, goal: &Goal) {

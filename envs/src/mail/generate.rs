@@ -6,7 +6,7 @@ use super::message::{Email, thread_subject};
 use super::query::{End, Gold, Header, NO_ANSWER, Named, Query, is_reply, mentions, thread};
 use super::tokens::words;
 use crate::EnvError;
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// A difficulty: how many mails an answer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,6 +23,16 @@ pub(super) fn root(episode: &MailEpisode, node: &NodeKey, ending: &Ending<'_>) -
     let given = ending.value.and_then(Final::read);
     let rubric = rubric(episode, node, given.as_ref(), ending.history.len());
     let (attempt, sure) = attempt(episode, given.as_ref(), ending);
+    let evidence = |attempt: Option<Attempt>, score: Option<f64>| {
+        json!({
+            "answer": given.as_ref().map(|given| &given.answer),
+            "truth": episode.body.answer,
+            "sources": given.as_ref().map(|given| &given.sources),
+            "attempt": attempt,
+            "rubric": rubric,
+            "art_e": score,
+        })
+    };
     let question = || Question {
         role: Role::Root,
         rubric: ROOT_RUBRIC,
@@ -33,24 +43,18 @@ pub(super) fn root(episode: &MailEpisode, node: &NodeKey, ending: &Ending<'_>) -
         answer: given.as_ref().map(|given| Value::str(&given.answer)),
         history: Vec::new(),
         error: None,
-    };
-    let evidence = |score: Option<f64>| {
-        json!({
-            "answer": given.as_ref().map(|given| &given.answer),
-            "truth": episode.body.answer,
-            "sources": given.as_ref().map(|given| &given.sources),
-            "attempt": attempt,
-            "rubric": rubric,
-            "art_e": score,
-        })
+        // How the attempt came out is for the judge to say.
+        notes: Some(evidence(None, None)),
     };
     match episode.reward {
         // Free text that is not the same may still be right.
         RewardKind::Rao if !sure => Assessment::Ask(Box::new(question())),
-        RewardKind::Rao => judged("mail/rao", f64::from(u8::from(attempt == Attempt::Right)), evidence(None)),
+        RewardKind::Rao => {
+            judged("mail/rao", f64::from(u8::from(attempt == Attempt::Right)), evidence(Some(attempt), None))
+        }
         RewardKind::ArtE => {
             let raw = art_e(attempt, &rubric);
-            judged("mail/art-e", unit(raw), evidence(Some(raw)))
+            judged("mail/art-e", unit(raw), evidence(Some(attempt), Some(raw)))
         }
     }
 }
@@ -90,6 +94,7 @@ pub(super) fn child(episode: &MailEpisode, node: &NodeKey, ending: &Ending<'_>) 
             answer: ending.value.cloned(),
             history: ending.history.to_vec(),
             error: ending.error.map(str::to_owned),
+            notes: Some(evidence(None)),
         })),
     }
 }

@@ -1,6 +1,6 @@
 //! The texts that tell an agent what it can do.
 
-use crate::PromptStyle;
+use crate::prompts::Prompts;
 
 const RULES: &str = "\
 You answer questions about a person's e-mail by writing Python. Each of your turns is one short thought and one Python cell:
@@ -53,19 +53,11 @@ async launch_subagent(goal: str)
     Example: await launch_subagent(\"Which amount does the mail about the oak panelling name? Answer with digits only.\")
 ";
 
-pub(super) fn system(style: PromptStyle, recursive: bool) -> String {
-    match (style, recursive) {
-        (PromptStyle::Brief, true) => "Answer from the mails. Delegate parts. Finish.".to_owned(),
-        (PromptStyle::Brief, false) => "Answer from the mails. Finish.".to_owned(),
-        (PromptStyle::Full, true) => format!("{RULES}{DELEGATION}"),
-        (PromptStyle::Full, false) => RULES.to_owned(),
-    }
-}
-
-pub(super) fn action_space(style: PromptStyle, recursive: bool) -> String {
-    match (style, recursive) {
-        (PromptStyle::Brief, _) => String::new(),
-        (PromptStyle::Full, true) => format!("{TOOLS}{LAUNCH}"),
-        (PromptStyle::Full, false) => TOOLS.to_owned(),
-    }
-}
+pub(super) const PROMPTS: Prompts = Prompts {
+    brief_alone: "Answer from the mails. Finish.",
+    brief_delegating: "Answer from the mails. Delegate parts. Finish.",
+    full_alone: &[RULES],
+    full_delegating: &[RULES, DELEGATION],
+    tools: TOOLS,
+    launch: LAUNCH,
+};

@@ -10,7 +10,7 @@ use super::mailbox::Mailbox;
 use super::query::Query;
 use super::questions::{Asked, Questions};
 use super::{ENV, split_name};
-use crate::textcraft::rng::{Rng, derive};
+use crate::rng::{Rng, derive};
 use crate::{EnvError, Selection, Split, Task};
 
 /// How many inboxes are asked about, as upstream: 20 for training and 8 for validation.

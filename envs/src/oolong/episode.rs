@@ -11,7 +11,9 @@ use super::rows::Scoring;
 use super::score::{score_dnd, score_dnd_strict, score_synth, score_synth_strict};
 use super::synth::Window;
 use super::{noisy, oracle, prompt};
+use crate::bind::bind;
 use crate::judge::Role;
+use crate::text::first_place;
 use crate::{
     Args, Assessment, Ending, Episode, Goal, Judgement, NodeKey, PromptStyle, Question, Script, Text, Tool, ToolResult,
     Turn, Value,
@@ -87,7 +89,8 @@ impl OolongEpisode {
     }
 
     fn read_launch(&self, node: &NodeKey, args: &Args) -> Result<Goal, String> {
-        let [goal, context, query] = bind(args)?;
+        let [goal, context, query] = bind("launch_subagent", &["goal", "context", "query"], 2, args)
+            .map_err(|message| format!("Error: {message}"))?;
         let Some(Value::Str(text)) = goal else {
             return Err(format!("Error: goal must be a str, got {}", python_type(goal)));
         };
@@ -115,8 +118,8 @@ impl OolongEpisode {
         };
         let last = self.nodes.get(node).and_then(|node| node.pieces.iter().rev().flatten().next());
         let from = last.map_or(0, |last| last.end);
-        let after = parent.get(from..).and_then(|rest| rest.find(piece)).map(|at| from + at);
-        let Some(at) = after.or_else(|| parent.find(piece)).filter(|_| !piece.is_empty()) else {
+        let after = parent.get(from..).and_then(|rest| first_place(rest, piece)).map(|at| from + at);
+        let Some(at) = after.or_else(|| first_place(parent, piece)).filter(|_| !piece.is_empty()) else {
             return (piece.into(), None, None);
         };
         let own = at..at + piece.len();
@@ -185,6 +188,7 @@ impl OolongEpisode {
                 answer: Some(value.clone()),
                 history: ending.history.to_vec(),
                 error: None,
+                notes: None,
             })),
         }
     }
@@ -201,11 +205,11 @@ impl Episode for OolongEpisode {
     }
 
     fn system_prompt(&self, style: PromptStyle, recursive: bool) -> String {
-        prompt::system(style, recursive)
+        prompt::PROMPTS.system(style, recursive)
     }
 
     fn action_space(&self, style: PromptStyle, recursive: bool) -> String {
-        prompt::action_space(style, recursive)
+        prompt::PROMPTS.action_space(style, recursive)
     }
 
     fn context_variable(&self) -> Option<&'static str> {
@@ -259,25 +263,4 @@ impl Episode for OolongEpisode {
 
 fn python_type(value: Option<&Value>) -> &str {
     value.map_or("NoneType", Value::python_type)
-}
-
-/// Matches the arguments of `launch_subagent(goal, context, query=None)`.
-fn bind(args: &Args) -> Result<[Option<&Value>; 3], String> {
-    const NAMES: [&str; 3] = ["goal", "context", "query"];
-    let mut bound = [None; 3];
-    if args.args.len() > NAMES.len() {
-        let given = args.args.len();
-        return Err(format!("Error: launch_subagent() takes from 2 to 3 positional arguments but {given} were given"));
-    }
-    for (slot, value) in bound.iter_mut().zip(&args.args) {
-        *slot = Some(value);
-    }
-    for (name, value) in &args.kwargs {
-        match NAMES.iter().position(|known| known == name).and_then(|at| bound.get_mut(at)) {
-            Some(slot @ None) => *slot = Some(value),
-            Some(Some(_)) => return Err(format!("Error: launch_subagent() got multiple values for argument '{name}'")),
-            None => return Err(format!("Error: launch_subagent() got an unexpected keyword argument '{name}'")),
-        }
-    }
-    Ok(bound)
 }

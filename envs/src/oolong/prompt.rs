@@ -1,6 +1,6 @@
 //! The texts that tell an agent what it can do.
 
-use crate::PromptStyle;
+use crate::prompts::Prompts;
 
 const RULES: &str = "\
 You answer questions about long transcripts by writing Python. Each of your turns is one short thought and one Python cell:
@@ -46,19 +46,11 @@ async launch_subagent(goal: str, context: str, query: dict = None) -> Any
     it was not launched.
 ";
 
-pub(super) fn system(style: PromptStyle, recursive: bool) -> String {
-    match (style, recursive) {
-        (PromptStyle::Brief, true) => "Read `context`, delegate its pieces, answer in \\boxed{}.".to_owned(),
-        (PromptStyle::Brief, false) => "Read `context`, answer in \\boxed{}.".to_owned(),
-        (PromptStyle::Full, true) => format!("{RULES}{DELEGATION}{ANSWER}"),
-        (PromptStyle::Full, false) => format!("{RULES}{FLAT}{ANSWER}"),
-    }
-}
-
-pub(super) fn action_space(style: PromptStyle, recursive: bool) -> String {
-    match (style, recursive) {
-        (PromptStyle::Brief, _) => String::new(),
-        (PromptStyle::Full, true) => format!("{FINISH}{LAUNCH}"),
-        (PromptStyle::Full, false) => FINISH.to_owned(),
-    }
-}
+pub(super) const PROMPTS: Prompts = Prompts {
+    brief_alone: "Read `context`, answer in \\boxed{}.",
+    brief_delegating: "Read `context`, delegate its pieces, answer in \\boxed{}.",
+    full_alone: &[RULES, FLAT, ANSWER],
+    full_delegating: &[RULES, DELEGATION, ANSWER],
+    tools: FINISH,
+    launch: LAUNCH,
+};

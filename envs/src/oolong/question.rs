@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::query::{Answer, Finish, Noun, Query, Record, Verb};
 use super::transcript;
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// Phrases that are looked for in real dialogue; one that nobody says is asked for too.
 const PHRASES: [&str; 8] = [

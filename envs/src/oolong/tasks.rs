@@ -12,7 +12,7 @@ use super::rows::{self, Place, Row, Scoring};
 use super::synth::{self, PRESETS, Preset, Recipe};
 use super::transcript::{self, Episode};
 use super::{ENV, Held, OolongConfig, Source, digest};
-use crate::textcraft::rng::{Rng, derive};
+use crate::rng::{Rng, derive};
 use crate::{EnvError, Selection, Split, Task, Text};
 
 /// What a task's body holds.

@@ -8,6 +8,7 @@ use super::recipes::{ItemId, RecipeDb};
 use super::settings::Verify;
 use super::tasks::{Body, TINY};
 use super::{Move, TextCraft, World, noisy, oracle, prompt};
+use crate::bind::bind;
 use crate::{
     Args, Assessment, Ending, Episode, Goal, Judgement, NodeKey, PromptStyle, Script, Tool, ToolResult, Turn, Value,
 };
@@ -157,11 +158,11 @@ impl Episode for CraftEpisode {
     }
 
     fn system_prompt(&self, style: PromptStyle, recursive: bool) -> String {
-        prompt::system(style, recursive)
+        prompt::PROMPTS.system(style, recursive)
     }
 
     fn action_space(&self, style: PromptStyle, recursive: bool) -> String {
-        prompt::action_space(style, recursive)
+        prompt::PROMPTS.action_space(style, recursive)
     }
 
     fn enter(&mut self, node: &NodeKey, goal: &Goal) {
@@ -252,45 +253,4 @@ fn read_names(items: &Value) -> Result<Vec<&str>, String> {
         names.push(item.as_str().ok_or_else(not_text)?);
     }
     Ok(names)
-}
-
-/// Matches arguments to parameters as Python does, the first `required` having no default. Errors are the texts of
-/// Python's own `TypeError`s.
-pub(crate) fn bind<'a, const N: usize>(
-    function: &str,
-    names: &[&str; N],
-    required: usize,
-    args: &'a Args,
-) -> Result<[Option<&'a Value>; N], String> {
-    let mut bound = [None; N];
-    for (slot, value) in bound.iter_mut().zip(&args.args) {
-        *slot = Some(value);
-    }
-    for (name, value) in &args.kwargs {
-        let index = names.iter().position(|known| known == name);
-        let slot = index.and_then(|index| bound.get_mut(index));
-        match slot {
-            None => return Err(format!("{function}() got an unexpected keyword argument '{name}'")),
-            Some(Some(_)) => return Err(format!("{function}() got multiple values for argument '{name}'")),
-            Some(slot) => *slot = Some(value),
-        }
-    }
-    let given = args.args.len();
-    if given > N {
-        let takes = if required == N { format!("{N}") } else { format!("from {required} to {N}") };
-        let plural = if N == 1 { "" } else { "s" };
-        let were = if given == 1 { "was" } else { "were" };
-        return Err(format!("{function}() takes {takes} positional argument{plural} but {given} {were} given"));
-    }
-    let unset = names.iter().zip(&bound).take(required).filter(|(_, slot)| slot.is_none());
-    let missing: Vec<String> = unset.map(|(name, _)| format!("'{name}'")).collect();
-    if missing.is_empty() {
-        return Ok(bound);
-    }
-    let plural = if missing.len() == 1 { "" } else { "s" };
-    Err(format!(
-        "{function}() missing {} required positional argument{plural}: {}",
-        missing.len(),
-        missing.join(" and ")
-    ))
 }

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::recipes::{Draft, RecipeDb};
-use super::rng::Rng;
 use crate::EnvError;
+use crate::rng::Rng;
 
 /// The domains: metal, crystal, organic, arcane, tech.
 pub const DOMAINS: &str = "mcoat";

@@ -13,9 +13,9 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::recipes::{Draft, ItemId, RecipeDb};
-use super::rng::Rng;
 use super::tasks::{self, ENV, Preset, TaskGen, WorldRef};
 use super::{TextCraft, split_name};
+use crate::rng::Rng;
 use crate::{EnvError, Selection, Split, Task};
 
 /// The presets by the depth of the target's longest chain of crafts; counts as in TextCraft-Synth.

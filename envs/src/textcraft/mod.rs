@@ -12,19 +12,17 @@ mod noisy;
 mod oracle;
 mod prompt;
 mod recipes;
-pub(crate) mod rng;
 mod settings;
 mod tasks;
 mod world;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde::Deserialize as _;
 use serde_json::{Value as Json, json};
 
 pub use episode::CraftEpisode;
-pub(crate) use episode::bind;
 pub use generate::{DOMAINS, GenConfig, Naming};
 pub use loader::{GoldStep, Official, OfficialTask};
 pub use minecraft::{MINECRAFT_PRESETS, Minecraft};
@@ -87,6 +85,8 @@ pub struct TextCraft {
     official: Option<Official>,
     minecraft: Option<Minecraft>,
     shared: OnceLock<Arc<RecipeDb>>,
+    /// The world generated last: the rollouts of a group follow one another, in recordings and in replays.
+    latest: Mutex<Option<(GenConfig, Arc<RecipeDb>)>>,
 }
 
 impl TextCraft {
@@ -102,7 +102,7 @@ impl TextCraft {
         let minecraft = config.data.as_deref().and_then(Minecraft::folder);
         let minecraft = minecraft.map(|folder| Minecraft::load(&folder)).transpose()?;
         let official = config.data.as_deref().filter(|_| minecraft.is_none()).map(Official::load).transpose()?;
-        Ok(Self { config, official, minecraft, shared: OnceLock::new() })
+        Ok(Self { config, official, minecraft, shared: OnceLock::new(), latest: Mutex::default() })
     }
 
     /// The environment that the command line describes.
@@ -162,7 +162,7 @@ impl TextCraft {
     fn world(&self, world: &WorldRef) -> Result<Arc<RecipeDb>, EnvError> {
         match world {
             WorldRef::Generate(config) if *config == GenConfig::official(SHARED_SEED) => self.shared_world(),
-            WorldRef::Generate(config) => RecipeDb::generate(config).map(Arc::new),
+            WorldRef::Generate(config) => self.generated(config),
             WorldRef::Data(digest) => match self.loaded() {
                 Some(db) if db.digest() == digest => Ok(Arc::clone(db)),
                 Some(_) => Err(EnvError::Setting {
@@ -178,6 +178,18 @@ impl TextCraft {
                 }),
             },
         }
+    }
+
+    fn generated(&self, config: &GenConfig) -> Result<Arc<RecipeDb>, EnvError> {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, db)) = &*latest
+            && known == config
+        {
+            return Ok(Arc::clone(db));
+        }
+        let db = Arc::new(RecipeDb::generate(config)?);
+        *latest = Some((config.clone(), Arc::clone(&db)));
+        Ok(db)
     }
 
     fn shared_world(&self) -> Result<Arc<RecipeDb>, EnvError> {

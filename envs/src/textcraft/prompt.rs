@@ -1,6 +1,6 @@
 //! The texts that tell an agent what it can do.
 
-use crate::PromptStyle;
+use crate::prompts::Prompts;
 
 const RULES: &str = "\
 You craft items from recipes by writing Python. Each of your turns is one short thought and one Python cell:
@@ -55,19 +55,11 @@ async launch_subagent(targets: dict, context: str = \"\") -> str
     Example: await launch_subagent({\"m0_i1\": 6, \"m1_i1\": 2})
 ";
 
-pub(super) fn system(style: PromptStyle, recursive: bool) -> String {
-    match (style, recursive) {
-        (PromptStyle::Brief, true) => "Craft the goal. Delegate missing parts. Finish.".to_owned(),
-        (PromptStyle::Brief, false) => "Craft the goal. Finish.".to_owned(),
-        (PromptStyle::Full, true) => format!("{RULES}{DELEGATION}"),
-        (PromptStyle::Full, false) => RULES.to_owned(),
-    }
-}
-
-pub(super) fn action_space(style: PromptStyle, recursive: bool) -> String {
-    match (style, recursive) {
-        (PromptStyle::Brief, _) => String::new(),
-        (PromptStyle::Full, true) => format!("{CRAFT}{LAUNCH}"),
-        (PromptStyle::Full, false) => CRAFT.to_owned(),
-    }
-}
+pub(super) const PROMPTS: Prompts = Prompts {
+    brief_alone: "Craft the goal. Finish.",
+    brief_delegating: "Craft the goal. Delegate missing parts. Finish.",
+    full_alone: &[RULES],
+    full_delegating: &[RULES, DELEGATION],
+    tools: CRAFT,
+    launch: LAUNCH,
+};

@@ -8,8 +8,8 @@ use serde_json::{Map, Value as Json, json};
 
 use super::generate::GenConfig;
 use super::recipes::{ItemId, RecipeDb, Stock};
-use super::rng::{Rng, derive};
 use super::{SHARED_SEED, TextCraft, World, Worlds, minecraft, oracle, split_name};
+use crate::rng::{Rng, derive};
 use crate::{EnvError, Selection, Split, Task, Value};
 
 /// The environment's name.

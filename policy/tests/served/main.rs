@@ -8,13 +8,13 @@
 
 mod fake;
 mod faults;
-mod server;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rao_policy::served::{Address, End, Given, Interrupt, Job, Key, Kind, Score, Served, ServedError, ServedSettings};
 use rao_policy::{Chat, SampleKey};
+use rao_testkit_server as server;
 use serde_json::json;
 
 use fake::{Like, SAID, about, honest, honest_server, ids, score};

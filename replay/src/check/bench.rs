@@ -38,7 +38,19 @@ impl Bench {
         }
     }
 
-    pub(super) fn rule(&self, logged: &Logged, node: &NodePath, assessment: Assessment) -> Result<Ruling, EngineError> {
+    /// The verdict on a node; `None` where it stands further on in the log, because its judge took its time.
+    pub(super) fn rule(
+        &self,
+        logged: &Logged,
+        node: &NodePath,
+        mut assessment: Assessment,
+    ) -> Result<Option<Ruling>, EngineError> {
+        if let Assessment::Ask(question) = &mut assessment
+            && logged.lacks_notes(node)
+        {
+            // Verdicts of earlier versions do not say what the environment saw.
+            question.notes = None;
+        }
         let from_log = match &assessment {
             Assessment::Judged(_) => None,
             Assessment::Ask(question) => match question.role {
@@ -47,17 +59,15 @@ impl Bench {
             }
             .map(|identity| (identity.verdict_digest(question), question)),
         };
-        let Some((identity, question)) = from_log else { return Ok(self.panel.rule(assessment)?) };
-        let due = logged.due_ruling(node);
-        if let Ruling::Given { judgement, .. } = &due
-            && judgement.evidence.get("identity").and_then(|known| known.as_str()) != Some(identity.as_str())
-        {
-            // The comparison will show both identities.
-            let evidence = json!({ "identity": identity, "question": question.digest(), "rubric": question.rubric });
-            let judgement =
-                Judgement { score: 0.0, source: "the log has no verdict on this question".into(), evidence };
-            return Ok(Ruling::Given { judgement, judge: None });
+        let Some((identity, question)) = from_log else { return Ok(Some(self.panel.rule(assessment)?)) };
+        let Some((said, judge)) = logged.said(node) else { return Ok(None) };
+        if said.evidence.get("identity").and_then(|known| known.as_str()) == Some(identity.as_str()) {
+            let judgement = said.with_notes(question.notes.as_ref());
+            return Ok(Some(Ruling::Given { judgement, judge }));
         }
-        Ok(due)
+        // The comparison will show both identities.
+        let evidence = json!({ "identity": identity, "question": question.digest(), "rubric": question.rubric });
+        let judgement = Judgement { score: 0.0, source: "the log has no verdict on this question".into(), evidence };
+        Ok(Some(Ruling::Given { judgement, judge: None }))
     }
 }

@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use rao_engine::contexts::Contexts;
 use rao_engine::{Action, EngineError, Sink};
-use rao_store::event::{ActionSampled, Body, Event, RolloutStarted};
+use rao_envs::Text;
+use rao_store::event::{ActionSampled, Body, Context, Event, NodeSpawned, RolloutStarted};
 use rao_store::{NodePath, RolloutId, RunId, Seq};
 
 use super::Checked;
@@ -15,6 +17,8 @@ pub(super) struct Shared {
     run: RunId,
     rollout: RolloutId,
     events: Vec<Event>,
+    /// What the nodes of the log work on.
+    contexts: Contexts,
     from: usize,
     /// The position of the next event to be compared.
     next: usize,
@@ -31,6 +35,7 @@ impl Shared {
         Shared {
             run,
             rollout,
+            contexts: Contexts::of(&events),
             events,
             from,
             next: from,
@@ -46,8 +51,25 @@ impl Shared {
         self.events.iter().take(self.from).cloned().collect()
     }
 
+    /// Shares the root's text with the world, which has it too.
+    pub(super) fn share(&mut self, text: &Text) {
+        for event in &mut self.events {
+            if let Body::NodeSpawned(NodeSpawned { call: None, context: Context::Whole(own), .. }) = &mut event.body
+                && *text == **own
+            {
+                *own = text.shared();
+            }
+        }
+        self.contexts = Contexts::of(&self.events);
+    }
+
     pub(super) fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// What a node of the log works on; empty if the log does not tell.
+    pub(super) fn context(&self, node: &NodePath) -> Text {
+        self.contexts.get(node).cloned().unwrap_or_default()
     }
 
     pub(super) fn rollout_started(&self) -> Option<RolloutStarted> {
@@ -91,7 +113,7 @@ impl Shared {
                 let at = self.next;
                 let names: Vec<String> = waiting.iter().map(ToString::to_string).collect();
                 let got = match names.as_slice() {
-                    [] => "a wait for the answer to a call".to_owned(),
+                    [] => "a wait for the answer to a call, or for a verdict".to_owned(),
                     [node] => format!("an action of node {node}"),
                     _ => format!("an action of one of the nodes {}", names.join(", ")),
                 };
@@ -99,6 +121,17 @@ impl Shared {
                 Err(EngineError::Diverged { seq: at as u64 })
             }
         }
+    }
+
+    /// The verdict on the first of these nodes has to come next, and the log has something else, or ends.
+    pub(super) fn lacks_verdict(&mut self, nodes: &[NodePath]) -> Result<(), EngineError> {
+        if self.has_ended() {
+            return Ok(());
+        }
+        let at = self.next;
+        let first = nodes.first().map(ToString::to_string).unwrap_or_default();
+        self.diverge(at, Divergence::of_kind(&self.events, at, format!("a verdict on node {first}")));
+        Err(EngineError::Diverged { seq: at as u64 })
     }
 
     /// Whether the next event answers this call.
@@ -143,7 +176,7 @@ impl Shared {
             }
             return Err(EngineError::Diverged { seq: seq.0 });
         };
-        if same(&expected.body, body) {
+        if same_as_stored(&expected.body, body, &self.contexts) {
             self.next = at + 1;
             return Ok(());
         }
@@ -152,9 +185,40 @@ impl Shared {
     }
 }
 
-/// Equal to the bit: `==` alone would take 0.0 for -0.0.
+/// Equal to the bit: `==` alone would take 0.0 for -0.0. Kinds that may be long have no such numbers and are not written out.
 pub(super) fn same(a: &Body, b: &Body) -> bool {
+    let is_exact = matches!(
+        a,
+        Body::NodeSpawned(_)
+            | Body::SpawnRefused(_)
+            | Body::ContextExtended(_)
+            | Body::CellStarted(_)
+            | Body::CallIssued(_)
+            | Body::CallAnswered(_)
+            | Body::CellFinished(_)
+            | Body::NodeFinished(_)
+    );
+    if is_exact {
+        return a == b;
+    }
     a == b && matches!((a.encode(), b.encode()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// The same, where `stored` may come from a program that wrote every context as a text: then its text has to be that of the
+/// place that `made` has.
+pub(super) fn same_as_stored(stored: &Body, made: &Body, contexts: &Contexts) -> bool {
+    match (stored, made) {
+        (Body::NodeSpawned(older), Body::NodeSpawned(newer))
+            if matches!((&older.context, &newer.context), (Context::Whole(_), Context::Piece { .. })) =>
+        {
+            let same_text = match (&older.context, contexts.told(newer)) {
+                (Context::Whole(text), Ok(piece)) => piece == **text,
+                _ => false,
+            };
+            same_text && NodeSpawned { context: newer.context.clone(), ..older.clone() } == *newer
+        }
+        _ => same(stored, made),
+    }
 }
 
 fn taken(action: &ActionSampled) -> Action {

@@ -8,10 +8,10 @@ use rao_engine::repl::{Call, CellOutput, Progress, Repl, ReplError, Reply};
 use rao_engine::{
     Asking, CallSite, EngineConfig, EngineError, Extension, LAUNCH, Outside, answer, cell_output, protocol,
 };
-use rao_envs::judge::Ruling;
+use rao_envs::judge::{JudgeIdentity, Ruling};
 use rao_envs::{Args, Ending, Episode, Goal, Judgement, Text, ToolResult};
 use rao_store::NodePath;
-use rao_store::event::{Body, Role, RunStarted, StopReason};
+use rao_store::event::{Body, NodeSpawned, Role, RunStarted, StopReason};
 
 use super::compare::Shared;
 
@@ -45,40 +45,66 @@ impl Logged {
         }
     }
 
-    /// What the log says of a node that ended: its verdict if that is due, or that it is to have the root's.
-    pub(super) fn due_ruling(&self, node: &NodePath) -> Ruling {
-        let shared = self.shared.borrow();
-        let given = |due: &rao_store::event::Verdict| Ruling::Given {
-            judgement: Judgement {
-                score: due.score,
-                source: due.source.clone(),
-                evidence: serde_json::from_str(&due.evidence).unwrap_or_default(),
-            },
-            judge: due.judge.clone(),
-        };
-        if let Some(Body::Verdict(due)) = shared.upcoming()
-            && due.node == *node
-            && due.source != "root"
-        {
-            return given(due);
+    /// The verdict on `node`, if it is the next event and not the root's.
+    fn due_verdict(&self, node: &NodePath) -> Option<Ruling> {
+        match self.shared.borrow().upcoming() {
+            Some(Body::Verdict(due)) if due.node == *node && due.source != "root" => Some(Ruling::Given {
+                judgement: Judgement {
+                    score: due.score,
+                    source: due.source.clone(),
+                    evidence: serde_json::from_str(&due.evidence).unwrap_or_default(),
+                },
+                judge: due.judge.clone(),
+            }),
+            _ => None,
         }
+    }
+
+    /// What the log says of a node that ended: its verdict if that is due, that it is to have the root's, or that its
+    /// verdict stands further on (`None`), because a judge outside took its time.
+    fn due_ruling(&self, node: &NodePath) -> Option<Ruling> {
+        if let Some(due) = self.due_verdict(node) {
+            return Some(due);
+        }
+        let shared = self.shared.borrow();
         let own = shared.events().iter().find_map(|event| match &event.body {
-            Body::Verdict(verdict) if verdict.node == *node => Some(verdict.source.as_str()),
+            Body::Verdict(verdict) if verdict.node == *node => Some(verdict),
             _ => None,
         });
+        let is_root = *node == NodePath::root();
         match own {
-            Some("root") => Ruling::AsRoot,
-            // A log that stops before the root was judged.
-            None if *node != NodePath::root() => Ruling::AsRoot,
-            _ => Ruling::Given {
+            Some(verdict) if verdict.source == "root" => Some(Ruling::AsRoot),
+            Some(verdict) if is_outside(verdict.judge.as_deref()) => None,
+            // A log that stops before the node was judged, or the root.
+            None if self.judge_of(is_root).is_some_and(|judge| !judge.is_computed()) => None,
+            None if !is_root => Some(Ruling::AsRoot),
+            _ => Some(Ruling::Given {
                 judgement: Judgement {
                     score: 0.0,
                     source: "the log has no verdict here".into(),
                     evidence: serde_json::Value::Null,
                 },
                 judge: None,
-            },
+            }),
         }
+    }
+
+    fn judge_of(&self, is_root: bool) -> Option<&JudgeIdentity> {
+        self.config.judges.as_ref().map(|judges| if is_root { &judges.root } else { &judges.child })
+    }
+
+    /// What the log has of a judge outside this process that is to be asked about `node`: its verdict if that is due.
+    pub(super) fn said(&self, node: &NodePath) -> Option<(Judgement, Option<String>)> {
+        match self.due_verdict(node)? {
+            Ruling::Given { judgement, judge } => Some((judgement, judge)),
+            Ruling::AsRoot | Ruling::Asked(_) => None,
+        }
+    }
+
+    /// Whether the log's next event is a verdict on `node` that has no notes of the environment, as those of earlier
+    /// versions.
+    pub(super) fn lacks_notes(&self, node: &NodePath) -> bool {
+        self.said(node).is_some_and(|(judgement, _)| !judgement.has_notes())
     }
 
     fn not_in_log(what: &str) -> ToolResult {
@@ -89,7 +115,7 @@ impl Logged {
 impl Outside for Logged {
     fn root_goal(&mut self) -> Goal {
         match self.shared.borrow().upcoming() {
-            Some(Body::NodeSpawned(due)) => goal_of(&due.node, &due.goal, &due.targets, &due.context),
+            Some(Body::NodeSpawned(due)) => goal_of(due, self.shared.borrow().context(&due.node)),
             _ => Goal { text: String::new(), targets: serde_json::Value::Null, context: Text::default() },
         }
     }
@@ -128,7 +154,7 @@ impl Outside for Logged {
     fn delegate(&mut self, site: &CallSite<'_>, _args: &Args) -> Result<Goal, String> {
         match self.shared.borrow().upcoming() {
             Some(Body::NodeSpawned(due)) if due.call == Some((site.step, site.call)) => {
-                Ok(goal_of(&due.node, &due.goal, &due.targets, &due.context))
+                Ok(goal_of(due, self.shared.borrow().context(&due.node)))
             }
             Some(Body::SpawnRefused(due)) if due.node == *site.node && due.call == site.call => {
                 if due.goal.is_empty() {
@@ -145,8 +171,12 @@ impl Outside for Logged {
         self.context_variable.clone()
     }
 
-    fn verify(&mut self, node: &NodePath, _ending: &Ending<'_>) -> Result<Ruling, EngineError> {
+    fn verify(&mut self, node: &NodePath, _ending: &Ending<'_>) -> Result<Option<Ruling>, EngineError> {
         Ok(self.due_ruling(node))
+    }
+
+    fn is_verdict_next(&self, node: &NodePath) -> Option<bool> {
+        Some(self.due_verdict(node).is_some())
     }
 
     fn episode(&self) -> Option<&dyn Episode> {
@@ -158,16 +188,24 @@ impl Outside for Logged {
     }
 
     fn stand_in(&mut self, node: &NodePath, step: u32) -> Option<Box<dyn Repl>> {
-        StandIn::of(self.shared.borrow().events(), node, step, &self.tools, self.context_variable.is_some())
+        let shared = self.shared.borrow();
+        let whole = if self.context_variable.is_some() { shared.context(node) } else { Text::default() };
+        StandIn::of(shared.events(), node, step, &self.tools, &whole)
             .map(|stand_in| Box::new(stand_in) as Box<dyn Repl>)
     }
 }
 
-fn goal_of(node: &NodePath, text: &str, targets: &str, context: &str) -> Goal {
-    answer::goal(node, text, targets, context).unwrap_or_else(|_| Goal {
-        text: text.to_owned(),
+/// Whether a verdict's judge is one that a replay cannot ask again.
+fn is_outside(judge: Option<&str>) -> bool {
+    let identity: Option<JudgeIdentity> = judge.and_then(|judge| serde_json::from_str(judge).ok());
+    identity.is_some_and(|identity| !identity.is_computed())
+}
+
+fn goal_of(due: &NodeSpawned, context: Text) -> Goal {
+    answer::goal(&due.node, &due.goal, &due.targets, context.clone()).unwrap_or_else(|_| Goal {
+        text: due.goal.clone(),
         targets: serde_json::Value::Null,
-        context: Text::from(context),
+        context,
     })
 }
 
@@ -183,12 +221,8 @@ impl StandIn {
         node: &NodePath,
         step: u32,
         tools: &[(String, bool)],
-        has_text: bool,
+        whole: &str,
     ) -> Option<Self> {
-        let whole = events.iter().find_map(|event| match &event.body {
-            Body::NodeSpawned(spawned) if spawned.node == *node && has_text => Some(spawned.context.as_str()),
-            _ => None,
-        });
         let is_async = |name: &str| name == LAUNCH || tools.iter().any(|(tool, is_async)| tool == name && *is_async);
         let mut moves = VecDeque::new();
         let mut waiting: Vec<u32> = Vec::new();
@@ -200,7 +234,7 @@ impl StandIn {
                     if is_async {
                         waiting.push(call.call);
                     }
-                    let args = Args::from_json_text_within(&call.args, whole.unwrap_or_default()).ok()?;
+                    let args = Args::from_json_text_within(&call.args, whole).ok()?;
                     moves.push_back(Progress::Call(Call { call: call.call, name: call.name.clone(), args, is_async }));
                 }
                 Body::CallAnswered(answered) if answered.node == *node && answered.step == step => {

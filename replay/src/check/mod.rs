@@ -25,6 +25,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rao_engine::contexts::Contexts;
 use rao_engine::repl::ReplEngine;
 use rao_engine::{Action, Actor, EngineConfig, EngineError, Live, Need, Outside, Parts, Rollout, Tree};
 use rao_envs::Environment;
@@ -181,8 +182,9 @@ pub fn manifest(source: &dyn EventSource, run: RunId) -> Result<(RunStarted, Eng
 /// The first event in which two recordings of a rollout differ: `expected` is of the first, `got` of the second.
 #[must_use]
 pub fn first_difference(run: RunId, rollout: RolloutId, expected: &[Event], got: &[Event]) -> Option<Divergence> {
+    let contexts = Contexts::of(expected);
     let at = (0..expected.len().max(got.len())).find(|at| match (expected.get(*at), got.get(*at)) {
-        (Some(a), Some(b)) => !compare::same(&a.body, &b.body),
+        (Some(a), Some(b)) => !compare::same_as_stored(&a.body, &b.body, &contexts),
         _ => true,
     })?;
     let divergence = match got.get(at) {
@@ -244,11 +246,16 @@ struct Replay {
 
 impl Replay {
     fn execute(&self, means: &mut Means) -> Result<(), ReplayError> {
+        let outside = {
+            let before = self.shared.borrow().before();
+            self.outside(means, &before)?
+        };
+        // Behind the world, which may have the root's text to share.
         let before = self.shared.borrow().before();
         let parts = Parts {
             stream: self.stream,
             config: self.config.clone(),
-            outside: self.outside(means, &before)?,
+            outside,
             repl: Arc::clone(&means.repl),
             sink: Box::new(CompareSink::new(Rc::clone(&self.shared))),
             ordinal: match self.stream {
@@ -289,6 +296,8 @@ impl Replay {
             let (waiting, is_batch) = match rollout.advance()? {
                 Need::Actions(nodes) => (nodes, true),
                 Need::Arrivals(nodes) => (nodes, false),
+                Need::Verdicts(nodes) => return self.shared.borrow_mut().lacks_verdict(&nodes),
+                Need::Calls => return Err(EngineError::Internal("a replay waits for a call".into())),
                 Need::Nothing => return Ok(()),
             };
             for row in rollout.take_released() {
@@ -340,6 +349,7 @@ impl Replay {
         })?;
         let task = rao_engine::record::task_from_json(&self.rollout_started()?.task)?;
         let mut episode = env.open(&task).map_err(EngineError::from)?;
+        self.shared.borrow_mut().share(&episode.root_goal().context);
         rao_engine::absorb(&mut *episode, before)?;
         if self.check == Check::Tools {
             return Ok(Box::new(Tools::new(logged, episode, self.config.clone())));

@@ -70,10 +70,15 @@ impl Outside for Tools {
         self.episode.context_variable().map(str::to_owned)
     }
 
-    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError> {
-        self.logged.shared.borrow_mut().judge_calls += 1;
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Option<Ruling>, EngineError> {
         let assessment = self.episode.verify(node.ordinals(), ending);
-        self.bench.rule(&self.logged, node, assessment)
+        let ruling = self.bench.rule(&self.logged, node, assessment)?;
+        self.logged.shared.borrow_mut().judge_calls += u64::from(ruling.is_some());
+        Ok(ruling)
+    }
+
+    fn is_verdict_next(&self, node: &NodePath) -> Option<bool> {
+        self.logged.is_verdict_next(node)
     }
 
     fn episode(&self) -> Option<&dyn Episode> {
@@ -141,10 +146,15 @@ impl Outside for Full {
         self.live.context_variable()
     }
 
-    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Ruling, EngineError> {
-        self.logged.shared.borrow_mut().judge_calls += 1;
+    fn verify(&mut self, node: &NodePath, ending: &Ending<'_>) -> Result<Option<Ruling>, EngineError> {
         let assessment = self.live.assess(node, ending);
-        self.bench.rule(&self.logged, node, assessment)
+        let ruling = self.bench.rule(&self.logged, node, assessment)?;
+        self.logged.shared.borrow_mut().judge_calls += u64::from(ruling.is_some());
+        Ok(ruling)
+    }
+
+    fn is_verdict_next(&self, node: &NodePath) -> Option<bool> {
+        self.logged.is_verdict_next(node)
     }
 
     fn episode(&self) -> Option<&dyn Episode> {

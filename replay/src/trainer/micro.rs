@@ -143,6 +143,12 @@ mod tests {
         assert!(all <= 880 + 60 * (micros.len() - 1) && micros.len() <= 6, "{all} in {} micro-batches", micros.len());
         assert_eq!(plan_shared(&[&[1; 50], &[2]], 10).len(), 2, "a trajectory over the budget stands alone");
         assert!(plan_shared(&[], 10).is_empty());
+        // An even share would be 90: two of them fit that no better than the budget.
+        assert_eq!(
+            plan_shared(&[&[1; 60], &[2; 60], &[3; 60]], 100).len(),
+            3,
+            "the budget counts for more than evenness"
+        );
     }
 
     #[test]

@@ -7,5 +7,6 @@ mod arrival;
 mod cases;
 mod changed;
 mod forks;
+mod judges;
 mod programs;
 mod stage;

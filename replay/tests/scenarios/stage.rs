@@ -86,3 +86,27 @@ pub(crate) fn cut_and_finish(
         assert_eq!(bodies(&*part, stream)[..cut], whole[..cut], "resumed behind event {cut}");
     }
 }
+
+/// The same with another plan for every resumption, and other means to replay with: what was cut off replays, and resuming
+/// gives the whole again.
+pub(crate) fn cut_and_resume_in(
+    log: &dyn EventSource,
+    plan: &dyn Fn() -> Plan,
+    actor: &Played,
+    means: &mut Means,
+    step: usize,
+) {
+    let stream = Stream::Rollout(RUN, RolloutId(0));
+    let whole = bodies(log, stream);
+    for cut in (1..whole.len()).step_by(step) {
+        let dir = tempfile::tempdir().unwrap();
+        let part = copied(log, dir.path(), &whole[..cut]);
+        for check in ALL {
+            let result = checked(&*part, RUN, 0, check, 0, means);
+            assert!(result.divergence.is_none(), "{check:?}, cut at {cut}: {}", result.divergence.unwrap());
+            assert_eq!((result.complete, result.compared), (false, cut as u64), "{check:?}, cut at {cut}");
+        }
+        resume_in(&part, RUN, &plan(), &mut *actor.again());
+        assert_eq!(bodies(&*part, stream), whole, "resumed behind event {cut}");
+    }
+}

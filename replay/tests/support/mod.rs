@@ -248,7 +248,7 @@ fn spawned(path: &NodePath) -> Body {
         call: path.parent().map(|_| (0, 0)),
         goal: format!("goal {path}"),
         targets: "{}".into(),
-        context: String::new(),
+        context: "".into(),
         depth: path.depth(),
         budget: 2,
     }

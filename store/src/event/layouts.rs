@@ -6,14 +6,15 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::tree::{ActionSampled, LogProbKind, SamplerSettings, StopReason};
+use super::spawned::{self, Context};
+use super::tree::{ActionSampled, LogProbKind, NodeSpawned, SamplerSettings, StopReason};
 use super::{Body, BodyError, Kind, MAX_BODY};
 use crate::id::{LogProb, NodePath, PolicyVersion, TokenId};
 
 /// The newest layout of a kind.
 pub(super) fn newest(kind: Kind) -> u16 {
     match kind {
-        Kind::ActionSampled => 2,
+        Kind::ActionSampled | Kind::NodeSpawned => 2,
         _ => 1,
     }
 }
@@ -22,6 +23,7 @@ pub(super) fn newest(kind: Kind) -> u16 {
 pub(super) fn of(body: &Body) -> u16 {
     match body {
         Body::ActionSampled(action) if !fits_first(action) => 2,
+        Body::NodeSpawned(NodeSpawned { context: Context::Piece { .. }, .. }) => 2,
         _ => 1,
     }
 }
@@ -84,7 +86,11 @@ struct FirstActionRef<'a> {
 
 /// The bytes of a body that an older layout holds.
 pub(super) fn encode_older(body: &Body) -> Option<Result<Vec<u8>, bincode::error::EncodeError>> {
-    let Body::ActionSampled(action) = body else { return None };
+    let action = match body {
+        Body::NodeSpawned(body) => return spawned::encode_first(body),
+        Body::ActionSampled(action) => action,
+        _ => return None,
+    };
     fits_first(action).then(|| {
         let first = FirstActionRef {
             node: &action.node,
@@ -105,8 +111,10 @@ pub(super) fn encode_older(body: &Body) -> Option<Result<Vec<u8>, bincode::error
 
 /// A body in a layout that is not the newest of its kind.
 pub(super) fn decode_older(kind: Kind, version: u16, bytes: &[u8]) -> Option<Result<Body, BodyError>> {
-    if (kind, version) != (Kind::ActionSampled, 1) {
-        return None;
+    match (kind, version) {
+        (Kind::NodeSpawned, 1) => return Some(spawned::decode_first(bytes)),
+        (Kind::ActionSampled, 1) => {}
+        _ => return None,
     }
     let read = decode::<FirstAction>(kind, bytes).map(FirstAction::newest).and_then(|action| {
         if fits_first(&action) {

@@ -9,11 +9,13 @@ mod credit;
 mod layouts;
 mod node;
 mod run;
+mod spawned;
 mod tree;
 
 pub use credit::{CreditAssigned, LossKind, TrainFinished, TrainStarted, TrainStep, TrajectoryScored};
 pub(crate) use node::node_of;
 pub use run::{ForkBase, HostFacts, Note, PolicyIdentity, RolloutStarted, RunFinished, RunStarted};
+pub use spawned::Context;
 pub use tree::{
     ActionSampled, Answer, CallAnswered, CallIssued, CellFinished, CellStarted, ContextExtended, LimitKind,
     LogProbKind, NodeFinished, NodeSpawned, Outcome, RefusalReason, RewardAssigned, Role, RolloutFinished,

@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize};
 
+use super::spawned::Context;
 use crate::id::{Depth, Digest, LogProb, NodePath, PolicyVersion, TokenId};
 
 /// A node came into being.
@@ -13,8 +14,8 @@ pub struct NodeSpawned {
     pub goal: String,
     /// The goal as data, as JSON: what the verifier checks.
     pub targets: String,
-    /// What the parent passed along.
-    pub context: String,
+    /// What the parent passed along. Layout 1 has the text, layout 2 its place in the parent's context.
+    pub context: Context,
     /// The node's depth.
     pub depth: Depth,
     /// How many steps the node may take.

@@ -195,7 +195,7 @@ pub(crate) fn one_of_each() -> Vec<Body> {
             call: Some((0, 1)),
             goal: "craft a torch".to_owned(),
             targets: r#"{"torch": 1}"#.to_owned(),
-            context: String::new(),
+            context: "".into(),
             depth: Depth(1),
             budget: 25,
         }

@@ -1,5 +1,5 @@
-"""What comes before an agent's code: a standing clock, seeded randomness, and the sandbox. `worker.py` follows in the same
-program."""
+"""What comes before an agent's code: a standing clock, seeded randomness, and the sandbox. `worker.py` and `forkserver.py`
+follow in the same program."""
 
 import ctypes
 import datetime
@@ -10,6 +10,9 @@ import sys
 import time
 
 NOW = 1_767_225_600  # 1 January 2026, 00:00 UTC
+
+# What prctl does.
+DEATH_SIGNAL, SUBREAPER = 1, 36
 
 
 def fix_clock():
@@ -46,7 +49,7 @@ def fix_randomness(seed):
 
     random.Random.seed = seeded
     random.seed(seed)
-    os.getpid = lambda: 1
+    os.getpid = os.getppid = lambda: 1
 
 
 # ----------------------------------------------------------------------------------------------------------- sandbox
@@ -107,8 +110,8 @@ def limit_resources(memory, cpu):
         resource.setrlimit(what, (most, most))
 
 
-def restrict_files(kernel, readable):
-    """Landlock: nothing can be written or made, and only Python's own folders can be read."""
+def file_rules(kernel, readable):
+    """Landlock: nothing can be written or made, and only Python's own folders can be read. Gives the rules' descriptor."""
     version = kernel.call(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     rights = [13, 14, 15, 15, 16, 16][min(version, 6) - 1]
     attribute = (ctypes.c_uint64 * 3)((1 << rights) - 1, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
@@ -123,11 +126,14 @@ def restrict_files(kernel, readable):
         rule = ctypes.create_string_buffer(allowed.to_bytes(8, sys.byteorder) + fd.to_bytes(4, sys.byteorder), 12)
         kernel.call(445, ctypes.c_int(rules), ctypes.c_int(1), rule, ctypes.c_uint32(0))
         os.close(fd)
+    return rules
+
+
+def restrict_files(kernel, rules):
     kernel.call(446, ctypes.c_int(rules), ctypes.c_uint32(0))
-    os.close(rules)
 
 
-def filter_calls(kernel):
+def call_rules():
     """seccomp: no network, no processes or threads, no signals, no change of any file."""
     machine = os.uname().machine
     column = {"x86_64": 1, "aarch64": 2}.get(machine)
@@ -149,6 +155,8 @@ def filter_calls(kernel):
     number = {1: 302, 2: 261}[column]
     for half in (16 + 8 * 2, 20 + 8 * 2):
         program += [(equal, 0, 4, number), (load, 0, 0, half), (equal, 1, 0, 0), deny, (load, 0, 0, 0)]
+    # prctl: a session ends with the process that keeps it, and cannot call that off.
+    program += [(equal, 0, 4, {1: 157, 2: 167}[column]), (load, 0, 0, 16), (equal, 0, 1, DEATH_SIGNAL), deny, (load, 0, 0, 0)]
     # fcntl: no owner and no signal for a descriptor, which would reach other processes.
     denied = [line for command in (8, 10, 15) for line in ((equal, 0, 1, command), deny)]
     program += [(equal, 0, len(denied) + 2, {1: 72, 2: 25}[column]), (load, 0, 0, 24), *denied, (load, 0, 0, 0)]
@@ -166,9 +174,12 @@ def filter_calls(kernel):
         _fields_ = [("len", ctypes.c_ushort), ("lines", ctypes.POINTER(Line))]
 
     lines = (Line * len(program))(*[Line(*line) for line in program])
-    head = Program(len(program), lines)
-    seccomp = {1: 317, 2: 277}[column]
-    kernel.call(seccomp, ctypes.c_uint(1), ctypes.c_uint(0), ctypes.byref(head))
+    return {1: 317, 2: 277}[column], Program(len(program), lines)
+
+
+def filter_calls(kernel, rules):
+    seccomp, program = rules
+    kernel.call(seccomp, ctypes.c_uint(1), ctypes.c_uint(0), ctypes.byref(program))
 
 
 def drop_capabilities(kernel):
@@ -176,25 +187,46 @@ def drop_capabilities(kernel):
     kernel.call({"x86_64": 126, "aarch64": 91}[os.uname().machine], head, (ctypes.c_uint32 * 6)())
 
 
-def protect(order):
-    """Puts every protection on that this machine allows; says for each why it is off, or None."""
-    kernel = None
-    if sys.platform == "linux":
-        kernel = Kernel()
-        kernel.libc.prctl(38, 1, 0, 0, 0)  # no new privileges: the two below ask for it
+class Protection:
+    """Everything that this machine allows: made once, by the process that sessions are forked from, and put on by each."""
 
-    def attempt(step, *args):
+    def __init__(self):
+        self.kernel = Kernel() if sys.platform == "linux" else None
+        readable = [sys.prefix, sys.base_prefix, *sys.path, "/usr/lib", "/usr/local/lib", "/lib", "/lib64",
+                    "/usr/share/zoneinfo", "/etc/ld.so.cache", "/dev/null"]
+        self.files = self.made(lambda: file_rules(self.kernel, [path for path in readable if path]))
+        self.calls = self.made(call_rules)
+
+    def made(self, make):
+        """What `make` gives, and why it gives nothing."""
+        if not self.kernel:
+            return None, f"there is none on {sys.platform}"
         try:
-            step(*args)
+            return make(), None
         except Exception as error:
-            return (str(error) or type(error).__name__).encode("ascii", "replace").decode()
+            return None, reason(error)
 
-    def linux(step, *args):
-        return attempt(step, kernel, *args) if kernel else f"there is none on {sys.platform}"
+    def put_on(self, memory, cpu):
+        """For each protection why it is off, or None."""
+        if self.kernel:
+            self.kernel.libc.prctl(38, 1, 0, 0, 0)  # no new privileges: Landlock and seccomp ask for it
+        limits = attempt(limit_resources, memory, cpu)
+        landlock = self.apply(restrict_files, self.files)
+        if self.kernel:
+            attempt(drop_capabilities, self.kernel)
+        return {"limits": limits, "landlock": landlock, "seccomp": self.apply(filter_calls, self.calls)}
 
-    readable = [sys.prefix, sys.base_prefix, *sys.path, "/usr/lib", "/usr/local/lib", "/lib", "/lib64",
-                "/usr/share/zoneinfo", "/etc/ld.so.cache", "/dev/null"]
-    limits = attempt(limit_resources, order["memory"], order["cpu"])
-    landlock = linux(restrict_files, [path for path in readable if path])
-    linux(drop_capabilities)
-    return {"limits": limits, "landlock": landlock, "seccomp": linux(filter_calls)}
+    def apply(self, step, rules):
+        made, off = rules
+        return off or attempt(step, self.kernel, made)
+
+
+def attempt(step, *args):
+    try:
+        step(*args)
+    except Exception as error:
+        return reason(error)
+
+
+def reason(error):
+    return (str(error) or type(error).__name__).encode("ascii", "replace").decode()

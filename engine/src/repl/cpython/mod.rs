@@ -2,7 +2,8 @@
 //! process for each live session.
 //!
 //! One worker serves one session, not a whole tree: the traits know no trees, sessions cannot disturb one another, the
-//! memory limit is a session's own, and a cell that has to be killed takes nothing else with it. CPython has no
+//! memory limit is a session's own, and a cell that has to be killed takes nothing else with it. All workers of an engine
+//! are forks of one process, its fork server, that has loaded what they need and never runs a cell. CPython has no
 //! snapshots, so a session keeps its journal: the code of its cells and the replies that they got, in order and
 //! grouping. A worker that is gone is made again by running the journal, and every stop on the way must be the one that
 //! was there before. That is also what lets the engine take idle workers away when there are too many.
@@ -14,7 +15,11 @@ mod journal;
 mod protocol;
 mod run;
 mod sandbox;
+#[cfg(unix)]
+mod server;
 mod session;
+#[cfg(unix)]
+mod wire;
 #[cfg(unix)]
 mod worker;
 #[cfg(not(unix))]
@@ -32,15 +37,16 @@ use super::{CellLimits, Function, Repl, ReplEngine, ReplError, checks};
 use self::journal::Journal;
 use self::sandbox::Interpreter;
 use self::session::{Session, Slot};
-use self::worker::{Stop, Worker};
+use self::worker::{Server, Stop, Worker};
 
 pub use self::sandbox::{CpythonError, Protections};
 
-/// The Python that a worker runs.
-const PROGRAM: &str = concat!(include_str!("lockdown.py"), "\n", include_str!("worker.py"));
+/// The Python that the fork server runs, and each worker after its fork.
+const PROGRAM: &str =
+    concat!(include_str!("lockdown.py"), "\n", include_str!("worker.py"), "\n", include_str!("forkserver.py"));
 
-/// How long the first worker may take.
-const FIRST: Duration = Duration::from_secs(60);
+/// How long a fork server, or a worker, may take to be there.
+const START: Duration = Duration::from_secs(60);
 
 /// How the engine is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +55,7 @@ pub struct CpythonOptions {
     pub python: PathBuf,
     /// Run cells even where the machine does not allow the sandbox.
     pub allow_unsandboxed: bool,
-    /// The most workers at a time, each of about 12 MiB. Sessions beyond it share them: a session without a worker gets
+    /// The most workers at a time, each of about 3 MiB and what its cells keep. Sessions beyond it share them: a session without a worker gets
     /// one when its next cell runs.
     pub workers: usize,
 }
@@ -67,7 +73,7 @@ pub struct Cpython {
 }
 
 impl Cpython {
-    /// Starts a worker, to see what the interpreter is and how far the machine lets it be locked in.
+    /// Starts the fork server and a worker, to see what the interpreter is and how far the machine lets it be locked in.
     ///
     /// # Errors
     /// [`CpythonError`] if there is no interpreter that does, or if cells could reach the network, start processes or
@@ -75,15 +81,13 @@ impl Cpython {
     pub fn new(options: CpythonOptions) -> Result<Cpython, CpythonError> {
         let CpythonOptions { python, allow_unsandboxed, workers } = options;
         let interpreter = Interpreter::find(&python)?;
-        let failed = |reason: String| CpythonError::Interpreter { python: python.clone(), reason };
-        let mut first = Worker::spawn(&interpreter).map_err(|error| failed(error.to_string()))?;
-        let limits = CellLimits::default();
-        let setting = Setting { functions: Vec::new(), limits, seed: 0, variables: Vec::new() };
-        let ready = match greet(&interpreter, &mut first, &setting, Instant::now() + FIRST) {
-            Ok(ready) => ready,
-            Err(Stop::Late) => return Err(failed("its worker did not start in time".to_owned())),
-            Err(Stop::Broken(reason)) => return Err(failed(format!("its worker broke: {reason}"))),
-        };
+        let (server, ready) = first(&interpreter).map_err(|stop| {
+            let reason = match stop {
+                Stop::Late => "its worker did not start in time".to_owned(),
+                Stop::Broken(reason) => format!("its worker broke: {reason}"),
+            };
+            CpythonError::Interpreter { python, reason }
+        })?;
         let protections = Protections::of(&ready);
         if !protections.hold() && !allow_unsandboxed {
             return Err(CpythonError::Unprotected { protections });
@@ -100,7 +104,7 @@ impl Cpython {
             protections,
             workers: workers.max(1),
             live: Mutex::default(),
-            spare: Mutex::default(),
+            server: Mutex::new(Some(server)),
         };
         Ok(Cpython { shared: Arc::new(shared) })
     }
@@ -165,24 +169,48 @@ struct Shared {
     workers: usize,
     /// Sessions that were given a worker, the longest ago first.
     live: Mutex<Vec<Weak<Mutex<Option<Worker>>>>>,
-    /// A worker that has loaded its modules and has no session yet: the next session need not wait for that.
-    spare: Mutex<Option<Worker>>,
+    /// What workers are forked from. It starts again if it ends; its workers end with it, and are made again.
+    server: Mutex<Option<Arc<Server>>>,
 }
 
 impl Shared {
     /// A worker for the session of `slot`, which the caller holds.
     fn worker(&self, slot: &Slot) -> Result<Worker, ReplError> {
         self.make_room(slot);
-        let spawn = || Worker::spawn(&self.interpreter);
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = spare.take().and_then(|mut worker| worker.is_alive().then_some(worker));
-        let worker = match waiting {
-            Some(worker) => worker,
-            None => spawn().map_err(|error| ReplError::lost(format!("its process cannot be started: {error}")))?,
-        };
-        // Without a spare the next session waits longer, and hears of the error if it persists.
-        *spare = spawn().ok();
-        Ok(worker)
+        let mut failed = String::new();
+        // That a server has ended may show only when it is asked for a worker.
+        for _ in 0..2 {
+            let made = self.server().and_then(|server| {
+                let worker = Worker::open(&server, Instant::now() + START);
+                worker.inspect_err(|_| self.discard(&server))
+            });
+            match made {
+                Ok(worker) => return Ok(worker),
+                Err(Stop::Late) => "the fork server does not answer".clone_into(&mut failed),
+                Err(Stop::Broken(reason)) => failed = reason,
+            }
+            tracing::warn!(reason = %failed, "a Python worker could not be forked");
+        }
+        Err(ReplError::lost(format!("its process cannot be started: {failed}")))
+    }
+
+    /// The fork server, started again if it has ended.
+    fn server(&self) -> Result<Arc<Server>, Stop> {
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = server.as_ref().filter(|server| server.is_alive()) {
+            return Ok(Arc::clone(server));
+        }
+        let new = Arc::new(Server::start(&self.interpreter, Instant::now() + START)?);
+        *server = Some(Arc::clone(&new));
+        Ok(new)
+    }
+
+    /// Forks no more workers from this server. It lives on for those that it has.
+    fn discard(&self, broken: &Arc<Server>) {
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        if server.as_ref().is_some_and(|server| Arc::ptr_eq(server, broken)) {
+            *server = None;
+        }
     }
 
     /// Takes the worker away from the sessions that got theirs the longest ago, until there is room for one more.
@@ -204,10 +232,6 @@ impl Shared {
         live.push(Arc::downgrade(own));
     }
 
-    fn greet(&self, worker: &mut Worker, setting: &Setting, deadline: Instant) -> Result<protocol::Ready, Stop> {
-        greet(&self.interpreter, worker, setting, deadline)
-    }
-
     /// Whether a worker is locked in as far as the first one was.
     fn accepts(&self, ready: &protocol::Ready) -> bool {
         let (first, now) = (&self.protections, Protections::of(ready));
@@ -219,12 +243,18 @@ impl Shared {
     }
 }
 
-fn greet(
-    interpreter: &Interpreter,
-    worker: &mut Worker,
-    setting: &Setting,
-    deadline: Instant,
-) -> Result<protocol::Ready, Stop> {
-    worker.send(&session::order(&interpreter.path, setting), deadline)?;
+/// A fork server, and what its first worker says of itself.
+fn first(interpreter: &Interpreter) -> Result<(Arc<Server>, protocol::Ready), Stop> {
+    let deadline = Instant::now() + START;
+    let server = Arc::new(Server::start(interpreter, deadline)?);
+    let mut worker = Worker::open(&server, deadline)?;
+    let limits = CellLimits::default();
+    let setting = Setting { functions: Vec::new(), limits, seed: 0, variables: Vec::new() };
+    let ready = greet(&mut worker, &setting, deadline)?;
+    Ok((server, ready))
+}
+
+fn greet(worker: &mut Worker, setting: &Setting, deadline: Instant) -> Result<protocol::Ready, Stop> {
+    worker.send(&session::order(setting), deadline)?;
     session::greeting(worker.receive(deadline)?)
 }

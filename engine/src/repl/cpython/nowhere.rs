@@ -1,5 +1,6 @@
 //! Workers on systems without Unix sockets: there are none, and the engine says so.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::Value as Json;
@@ -16,20 +17,34 @@ pub(super) enum Stop {
     Broken(String),
 }
 
+/// A fork server that cannot exist.
+#[derive(Debug)]
+pub(super) enum Server {}
+
+impl Server {
+    pub(super) fn start(_interpreter: &Interpreter, _deadline: Instant) -> Result<Server, Stop> {
+        Err(Stop::Broken("it needs Unix sockets and fork(2)".to_owned()))
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        match *self {}
+    }
+}
+
 /// A worker that cannot exist.
 #[derive(Debug)]
 pub(super) enum Worker {}
 
 impl Worker {
-    pub(super) fn spawn(_interpreter: &Interpreter) -> std::io::Result<Worker> {
-        Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "its worker needs Unix sockets"))
+    pub(super) fn open(server: &Arc<Server>, _deadline: Instant) -> Result<Worker, Stop> {
+        match **server {}
     }
 
     pub(super) fn id(&self) -> u32 {
         match *self {}
     }
 
-    pub(super) fn is_alive(&mut self) -> bool {
+    pub(super) fn is_orphan(&self) -> bool {
         match *self {}
     }
 

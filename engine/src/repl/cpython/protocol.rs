@@ -28,9 +28,26 @@ pub(super) struct Ready {
     pub(super) seccomp: Off,
 }
 
-/// A message of the worker.
+/// What a session of the fork server says first, so that nobody else is taken for one.
+pub(super) type Token = [u8; 16];
+
+/// A message of the worker or of the fork server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Message {
+    /// The fork server is ready, and reached under this name: that of a file, or without one after a zero byte.
+    Listening {
+        token: Token,
+        name: Vec<u8>,
+    },
+    /// A worker is there; nothing of an agent's runs in it yet.
+    Hello {
+        token: Token,
+        process: u32,
+    },
+    /// The fork server could not make a worker.
+    Refused(String),
+    /// How a worker's process ended, as the system says it; `None` if it has not.
+    Ended(Option<i32>),
     Ready(Ready),
     Output(String),
     Call {
@@ -79,16 +96,30 @@ pub(super) fn take(buffer: &mut Vec<u8>) -> Result<Option<Message>, String> {
 
 fn decode(kind: u8, body: &[u8]) -> Result<Message, String> {
     match kind {
-        b'R' => read(body).map(Message::Ready),
-        b'O' => match std::str::from_utf8(body) {
-            Ok(text) => Ok(Message::Output(text.to_owned())),
-            Err(error) => Err(format!("output that is no text: {error}")),
+        b'L' => match body.split_first_chunk() {
+            Some((token, name)) => Ok(Message::Listening { token: *token, name: name.to_owned() }),
+            None => Err("an address that is cut short".to_owned()),
         },
+        b'H' => match body.split_first_chunk() {
+            Some((token, &[a, b, c, d])) => {
+                Ok(Message::Hello { token: *token, process: u32::from_le_bytes([a, b, c, d]) })
+            }
+            _ => Err("a hello that is none".to_owned()),
+        },
+        b'F' => text(body).map(Message::Refused),
+        b'E' => read(body).map(Message::Ended),
+        b'R' => read(body).map(Message::Ready),
+        b'O' => text(body).map(Message::Output),
         b'C' => call(read(body)?),
         b'B' => read(body).map(Message::Blocked),
         b'D' => read(body).map(|DoneBody { error, memory }| Message::Done { error, memory }),
         _ => Err(format!("a message of the unknown kind {kind}")),
     }
+}
+
+fn text(body: &[u8]) -> Result<String, String> {
+    let text = std::str::from_utf8(body).map_err(|error| format!("output that is no text: {error}"))?;
+    Ok(text.to_owned())
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
@@ -188,8 +219,22 @@ mod tests {
     }
 
     #[test]
+    fn the_fork_servers_messages_are_read() {
+        let body = [&[7; 16][..], &[1, 2, 0, 0]].concat();
+        assert_eq!(take(&mut bytes(b'H', &body)), Ok(Some(Message::Hello { token: [7; 16], process: 513 })));
+        let listening = Message::Listening { token: [7; 16], name: vec![1, 2, 0, 0] };
+        assert_eq!(take(&mut bytes(b'L', &body)), Ok(Some(listening)));
+        assert_eq!(take(&mut bytes(b'E', b"null")), Ok(Some(Message::Ended(None))));
+        assert_eq!(take(&mut bytes(b'E', b"1792")), Ok(Some(Message::Ended(Some(1792)))));
+        assert_eq!(take(&mut bytes(b'F', b"no memory")), Ok(Some(Message::Refused("no memory".to_owned()))));
+    }
+
+    #[test]
     fn what_does_not_fit_is_named() {
-        let cases: [(Vec<u8>, &str); 8] = [
+        let cases: [(Vec<u8>, &str); 11] = [
+            (bytes(b'H', &[0; 19]), "hello"),
+            (bytes(b'L', &[0; 15]), "cut short"),
+            (bytes(b'E', b"1.5"), "cannot be read"),
             (bytes(b'X', b"1"), "unknown kind 88"),
             (vec![b'O', 255, 255, 255, 255], "4294967295 bytes"),
             (bytes(b'O', &[255]), "no text"),

@@ -106,6 +106,9 @@ impl Run {
                     return Ok(Next::Blocked(pending));
                 }
                 Message::Ready(_) => return broken("it sent its greeting again".to_owned()),
+                Message::Listening { .. } | Message::Hello { .. } | Message::Refused(_) | Message::Ended(_) => {
+                    return broken("it spoke for the fork server".to_owned());
+                }
             }
         }
     }

@@ -12,7 +12,7 @@ use super::journal::{Current, Finished, Journal, Turn};
 use super::protocol::{self, Message};
 use super::run::{Next, Run, digest};
 use super::worker::{Stop, Worker};
-use super::{Setting, Shared};
+use super::{Setting, Shared, greet};
 
 /// A session's worker, if it has one now. The engine may take it away between two steps.
 pub(super) type Slot = Arc<Mutex<Option<Worker>>>;
@@ -144,13 +144,14 @@ impl Session {
             Err(Stop::Late) => Err(ReplError::lost("making it again took too long")),
             Err(Stop::Broken(reason)) => {
                 tracing::warn!(%reason, "a Python worker broke while its session was made again");
-                if self.journal.finished.is_empty() { Ok(None) } else { Err(ReplError::lost(reason)) }
+                let is_worth_another = self.journal.finished.is_empty() || worker.is_orphan();
+                if is_worth_another { Ok(None) } else { Err(ReplError::lost(reason)) }
             }
         }
     }
 
     fn greet(&self, worker: &mut Worker) -> Result<(), Stop> {
-        let ready = self.shared.greet(worker, &self.setting, Instant::now() + BOOT)?;
+        let ready = greet(worker, &self.setting, Instant::now() + BOOT)?;
         if !self.shared.accepts(&ready) {
             return Err(Stop::Broken("it is not locked in as the first one was".to_owned()));
         }
@@ -280,10 +281,9 @@ fn end(stdout: &str, error: Option<&str>) -> String {
 }
 
 /// What a worker is told first.
-pub(super) fn order(path: &[String], setting: &Setting) -> Json {
+pub(super) fn order(setting: &Setting) -> Json {
     let functions: Vec<Json> = setting.functions.iter().map(|f| json!([f.name, f.is_async])).collect();
     json!({
-        "path": path,
         "functions": functions,
         "memory": setting.limits.memory,
         "recursion": setting.limits.recursion,

@@ -1,7 +1,8 @@
-"""One interpreter session, driven by the host over the socket that it gets as file descriptor 0.
+"""One interpreter session, driven by the host over a socket.
 
-Everything that runs here is an agent's code: the host trusts nothing that it reads from this process. Asynchronous code
-runs on an event loop whose only wake-ups are the host's answers. `lockdown.py` stands before this in the same program.
+Everything that runs here is an agent's code: the host trusts nothing that it reads from a session. Asynchronous code runs
+on an event loop whose only wake-ups are the host's answers. `lockdown.py` stands before this in the same program, and
+`forkserver.py`, which makes the processes that sessions run in, after it.
 """
 
 import sys
@@ -38,23 +39,26 @@ loads = json.JSONDecoder().decode
 
 
 class Channel:
-    def __init__(self):
-        self.fd = os.dup(0)
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        os.close(null)
-        self.reader = open(self.fd, "rb", closefd=False)
+    def __init__(self, fd):
+        self.fd = fd
+        self.reader = open(fd, "rb", closefd=False)
 
-    def read(self):
+    def next(self):
+        """The host's next message; None if there is no host any more."""
         head = self.reader.read(4)
         body = self.reader.read(int.from_bytes(head, "little")) if len(head) == 4 else b""
-        if not body:
-            os._exit(0)  # the host is gone
-        return loads(body.decode())
+        return loads(body.decode()) if body else None
+
+    def read(self):
+        message = self.next()
+        if message is None:
+            os._exit(0)
+        return message
 
     def write(self, kind, text):
-        body = text.encode("utf-8", "backslashreplace")
+        self.send(kind, text.encode("utf-8", "backslashreplace"))
+
+    def send(self, kind, body):
         data = memoryview(kind + len(body).to_bytes(4, "little") + body)
         while data:
             data = data[os.write(self.fd, data):]
@@ -607,32 +611,3 @@ class Session:
         except BaseException:
             text = "<an error whose text cannot be made>"
         return plain(stable(f"{type(error).__name__}: {text}"[:MAX_ERROR]))
-
-
-def begin():
-    channel = Channel()
-    order = channel.read()
-    sys.path[:] = order["path"]
-    sys.argv = [""]
-    os.environ.pop("LC_CTYPE", None)  # Python sets it by itself in an empty environment
-    fix_clock()
-    fix_randomness(order["seed"])
-    sys.setrecursionlimit(order["recursion"] + 50)
-    session = Session(channel, order["functions"])
-    ready = protect(order)
-    ready["version"] = ".".join(map(str, sys.version_info[:3]))
-    channel.write(b"R", dumps(ready))
-    return channel, session
-
-
-def serve():
-    channel, session = begin()
-    while True:
-        order = channel.read()
-        if "define" in order:
-            session.scope.update(order["define"])
-        else:
-            session.cell(order["cell"])
-
-
-serve()

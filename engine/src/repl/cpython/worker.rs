@@ -1,17 +1,16 @@
-//! One worker process and the socket to it.
+//! One session's process, a fork of the fork server, and the socket to it.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
-use super::PROGRAM;
-use super::protocol::{self, Message};
-use super::sandbox::Interpreter;
+use super::protocol::Message;
+use super::server::ended;
+use super::wire::{Fault, Wire};
+
+pub(super) use super::server::Server;
 
 /// How long a worker that closed its socket may take to end.
 const ENDING: Duration = Duration::from_millis(100);
@@ -28,110 +27,75 @@ pub(super) enum Stop {
 /// A running worker; dropping it kills it.
 #[derive(Debug)]
 pub(super) struct Worker {
-    child: Child,
-    socket: UnixStream,
-    buffer: Vec<u8>,
+    server: Arc<Server>,
+    process: u32,
+    /// How the process ended, once the server has said so: the process's number is then no longer ours.
+    ended: Option<ExitStatus>,
+    wire: Wire,
 }
 
 impl Worker {
-    /// Starts a worker: it loads its modules and then waits for its first message.
-    ///
-    /// The environment holds nothing of the caller's, and the process group is its own, so that Ctrl-C reaches the host
-    /// only.
-    pub(super) fn spawn(interpreter: &Interpreter) -> std::io::Result<Worker> {
-        let (socket, theirs) = UnixStream::pair()?;
-        let child = interpreter
-            .command()
-            .args(["-S", "-s", "-B", "-X", "utf8", "-c", PROGRAM])
-            .env_clear()
-            .envs([("PYTHONHASHSEED", "0"), ("TZ", "UTC0"), ("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")])
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok(Worker { child, socket, buffer: Vec::new() })
+    /// Has the server fork a worker, which then waits for its first message.
+    pub(super) fn open(server: &Arc<Server>, deadline: Instant) -> Result<Worker, Stop> {
+        let (socket, token) = server.connect().map_err(|error| Stop::Broken(error.to_string()))?;
+        let mut wire = Wire::new(socket);
+        let process = match wire.receive(deadline) {
+            Ok(Message::Hello { token: said, process }) if said == *token => process,
+            Ok(Message::Refused(reason)) => return Err(Stop::Broken(reason)),
+            Ok(_) => return Err(Stop::Broken("it is not the fork server's".to_owned())),
+            Err(Fault::Late) => return Err(Stop::Late),
+            Err(Fault::Closed) => return Err(Stop::Broken("the fork server ended".to_owned())),
+            Err(Fault::Nonsense(reason)) => return Err(Stop::Broken(format!("it sent {reason}"))),
+        };
+        Ok(Worker { server: Arc::clone(server), process, ended: None, wire })
     }
 
     /// The process.
     pub(super) fn id(&self) -> u32 {
-        self.child.id()
+        self.process
     }
 
-    /// Whether the process still runs.
-    pub(super) fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+    /// Whether the fork server is gone, and this worker with it through no fault of its cell.
+    pub(super) fn is_orphan(&self) -> bool {
+        !self.server.is_alive()
     }
 
     /// Sends a message.
     pub(super) fn send(&mut self, body: &Json, deadline: Instant) -> Result<(), Stop> {
-        let bytes = protocol::frame(body);
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            let left = left(deadline)?;
-            self.socket.set_write_timeout(Some(left)).map_err(|error| Stop::Broken(error.to_string()))?;
-            match self.socket.write(rest) {
-                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
-                Err(error) if is_passing(error.kind()) => {}
-                Err(_) => return Err(Stop::Broken(self.ending())),
-            }
-        }
-        Ok(())
+        self.wire.send(body, deadline).map_err(|fault| self.stop(fault))
     }
 
     /// Waits for the next message.
     pub(super) fn receive(&mut self, deadline: Instant) -> Result<Message, Stop> {
-        loop {
-            match protocol::take(&mut self.buffer) {
-                Ok(Some(message)) => return Ok(message),
-                Ok(None) => {}
-                Err(reason) => return Err(Stop::Broken(format!("it sent {reason}"))),
-            }
-            let left = left(deadline)?;
-            self.socket.set_read_timeout(Some(left)).map_err(|error| Stop::Broken(error.to_string()))?;
-            let mut chunk = [0; 16 << 10];
-            match self.socket.read(&mut chunk) {
-                Ok(0) => return Err(Stop::Broken(self.ending())),
-                Ok(read) => self.buffer.extend_from_slice(chunk.get(..read).unwrap_or_default()),
-                Err(error) if is_passing(error.kind()) => {}
-                Err(_) => return Err(Stop::Broken(self.ending())),
-            }
+        self.wire.receive(deadline).map_err(|fault| self.stop(fault))
+    }
+
+    fn stop(&mut self, fault: Fault) -> Stop {
+        match fault {
+            Fault::Late => Stop::Late,
+            Fault::Closed => Stop::Broken(self.ending()),
+            Fault::Nonsense(reason) => Stop::Broken(format!("it sent {reason}")),
         }
     }
 
     /// How the process ended.
     fn ending(&mut self) -> String {
         let start = Instant::now();
-        while start.elapsed() < ENDING {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return ending(status),
+        while self.ended.is_none() && start.elapsed() < ENDING {
+            match self.server.ending(self.process) {
+                Ok(Some(status)) => self.ended = Some(status),
                 Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-                Err(error) => return error.to_string(),
+                Err(_) => return "the fork server ended, and its process with it".to_owned(),
             }
         }
-        "it closed its connection".to_owned()
+        self.ended.map_or_else(|| "it closed its connection".to_owned(), ended)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Both fail only if the process has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if self.ended.is_none() {
+            self.server.end(self.process);
+        }
     }
-}
-
-fn ending(status: ExitStatus) -> String {
-    format!("its process ended with {status}")
-}
-
-fn is_passing(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
-/// Time until the deadline; never zero, which a socket would take for no limit.
-fn left(deadline: Instant) -> Result<Duration, Stop> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(Stop::Late) } else { Ok(left.max(Duration::from_micros(100))) }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::names::Names;
 use super::relations::Relation;
 use crate::EnvError;
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// What a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

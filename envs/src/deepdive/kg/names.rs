@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 const STARTS: [&str; 20] =
     ["b", "br", "d", "dr", "f", "g", "h", "k", "kl", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v", "z"];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::graph::{EntityId, Graph, Kind, Node};
 use super::relations::{RELATIONS, Relation};
 use crate::deepdive::search::{Page, corpus_slug};
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// Sentences about others on a page.
 const DISTRACTORS: usize = 5;

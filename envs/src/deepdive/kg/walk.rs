@@ -8,7 +8,7 @@ use super::relations::{RELATIONS, Relation};
 use crate::EnvError;
 use crate::deepdive::chain::Hop;
 use crate::deepdive::search::{Corpus, LocalBm25};
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// The longest walk that is asked for.
 pub const MOST_HOPS: usize = 9;

@@ -12,6 +12,7 @@ mod tavily;
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 pub use cache::Cached;
@@ -96,7 +97,8 @@ impl<B: SearchBackend + ?Sized> SearchBackend for Arc<B> {
 
 /// Why a search or a page was not answered. The texts are shown to agents, so they hold neither keys nor anything that
 /// changes from call to call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
 #[non_exhaustive]
 pub enum SearchError {
     /// There is no such page, or nothing can be read from it.

@@ -19,12 +19,19 @@ enum Line {
     Search {
         query: String,
         count: u32,
-        results: Vec<Found>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        results: Option<Vec<Found>>,
+        /// Why there were none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<SearchError>,
     },
     Page {
         url: String,
-        /// `None` if there was no such page.
+        /// `None` if there was no such page, or none was read.
         text: Option<String>,
+        /// Why none was read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<SearchError>,
     },
 }
 
@@ -53,14 +60,24 @@ impl From<Found> for Hit {
 /// The answers of a recording, and no others.
 #[derive(Debug)]
 pub struct Recorded {
-    searches: BTreeMap<(String, u32), Vec<Hit>>,
-    pages: BTreeMap<String, Option<String>>,
+    searches: BTreeMap<(String, u32), Result<Vec<Hit>, SearchError>>,
+    pages: BTreeMap<String, Result<String, SearchError>>,
     digest: String,
+}
+
+/// Keeps the first answer, or the first failure of a request that was never answered.
+fn keep<K: Ord, V>(known: &mut BTreeMap<K, Result<V, SearchError>>, request: K, answer: Result<V, SearchError>) {
+    match known.get(&request) {
+        None => drop(known.insert(request, answer)),
+        Some(Err(error)) if !error.is_lasting() && answer.is_ok() => drop(known.insert(request, answer)),
+        Some(_) => {}
+    }
 }
 
 impl Recorded {
     /// Reads a recording: JSON lines of `{"request": "search", "query", "count", "results": [{"url", "title",
-    /// "content", "score"}]}` and `{"request": "page", "url", "text"}`. Of two answers to one request the first stands.
+    /// "content", "score"}]}` and `{"request": "page", "url", "text"}`, with an `"error"` where there was no answer. Of two
+    /// answers to one request the first stands, and any goes before a failure that passed.
     ///
     /// # Errors
     /// [`EnvError::Data`] naming the file and the line.
@@ -73,12 +90,23 @@ impl Recorded {
             let line: Line =
                 serde_json::from_str(line).map_err(|error| failed(format!("line {}: {error}", index + 1)))?;
             match line {
-                Line::Search { query, count, results } => {
-                    let hits = results.into_iter().map(Hit::from).collect();
-                    recorded.searches.entry((query, count)).or_insert(hits);
+                Line::Search { query, count, results, error } => {
+                    let answer = match (results, error) {
+                        (Some(results), None) => Ok(results.into_iter().map(Hit::from).collect()),
+                        (None, Some(error)) => Err(error),
+                        _ => return Err(failed(format!("line {}: give either results or an error", index + 1))),
+                    };
+                    keep(&mut recorded.searches, (query, count), answer);
                 }
-                Line::Page { url, text } => {
-                    recorded.pages.entry(url).or_insert(text);
+                Line::Page { url, text, error } => {
+                    let answer = match (text, error) {
+                        (Some(text), None) => Ok(text),
+                        (None, error) => Err(error.unwrap_or_else(|| SearchError::NoPage { url: url.clone() })),
+                        (Some(_), Some(_)) => {
+                            return Err(failed(format!("line {}: give either a text or an error", index + 1)));
+                        }
+                    };
+                    keep(&mut recorded.pages, url, answer);
                 }
             }
         }
@@ -92,16 +120,13 @@ impl SearchBackend for Recorded {
     }
 
     fn search(&self, _lane: &Lane, query: &str, count: u32) -> Result<Vec<Hit>, SearchError> {
-        let found = self.searches.get(&(query.to_owned(), count));
-        found.cloned().ok_or_else(|| SearchError::NotRecorded { what: format!("the search {query:?} for {count}") })
+        let missing = || Err(SearchError::NotRecorded { what: format!("the search {query:?} for {count}") });
+        self.searches.get(&(query.to_owned(), count)).cloned().unwrap_or_else(missing)
     }
 
     fn open(&self, _lane: &Lane, url: &str) -> Result<String, SearchError> {
-        match self.pages.get(url) {
-            Some(Some(text)) => Ok(text.clone()),
-            Some(None) => Err(SearchError::NoPage { url: url.to_owned() }),
-            None => Err(SearchError::NotRecorded { what: format!("the page {url}") }),
-        }
+        let missing = || Err(SearchError::NotRecorded { what: format!("the page {url}") });
+        self.pages.get(url).cloned().unwrap_or_else(missing)
     }
 }
 
@@ -147,20 +172,21 @@ impl<B: SearchBackend> SearchBackend for Recording<B> {
     }
 
     fn search(&self, lane: &Lane, query: &str, count: u32) -> Result<Vec<Hit>, SearchError> {
-        let hits = self.inner.search(lane, query, count)?;
-        let results = hits.iter().cloned().map(Found::from).collect();
-        self.write(&Line::Search { query: query.to_owned(), count, results })?;
-        Ok(hits)
+        let answer = self.inner.search(lane, query, count);
+        let results = answer.as_ref().ok().map(|hits| hits.iter().cloned().map(Found::from).collect());
+        let error = answer.as_ref().err().cloned();
+        self.write(&Line::Search { query: query.to_owned(), count, results, error })?;
+        answer
     }
 
     fn open(&self, lane: &Lane, url: &str) -> Result<String, SearchError> {
         let page = self.inner.open(lane, url);
-        let text = match &page {
-            Ok(text) => Some(text.clone()),
-            Err(SearchError::NoPage { .. }) => None,
-            Err(_) => return page,
+        let (text, error) = match &page {
+            Ok(text) => (Some(text.clone()), None),
+            Err(SearchError::NoPage { .. }) => (None, None),
+            Err(error) => (None, Some(error.clone())),
         };
-        self.write(&Line::Page { url: url.to_owned(), text })?;
+        self.write(&Line::Page { url: url.to_owned(), text, error })?;
         page
     }
 }

@@ -19,7 +19,7 @@ use serde_json::{Value as Json, json};
 pub use http::{LlmError, Secret};
 
 use super::panel::source;
-use super::{Judge, JudgeError, JudgeIdentity, Question, rubrics};
+use super::{Judge, JudgeError, JudgeIdentity, Question, Remote, Reply, Request, rubrics};
 use crate::Judgement;
 use http::{Endpoint, Fault};
 
@@ -110,9 +110,16 @@ impl LlmSettings {
 
 /// A model behind a chat endpoint.
 pub struct Llm {
+    link: Arc<Link>,
+    handle: tokio::runtime::Handle,
+    /// There until the judge is dropped.
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+/// What a question needs on its way.
+struct Link {
     endpoint: Endpoint,
     settings: LlmSettings,
-    runtime: tokio::runtime::Runtime,
     slots: tokio::sync::Semaphore,
 }
 
@@ -136,48 +143,21 @@ impl Llm {
             .build()
             .map_err(|error| LlmError::Client { reason: error.to_string() })?;
         let slots = tokio::sync::Semaphore::new(settings.concurrency.max(1));
-        Ok(Llm { endpoint, settings, runtime, slots })
-    }
-
-    /// The verdict, and how many times the model was asked.
-    async fn ask(&self, question: &Question) -> Result<(reply::Verdict, usize), (Fault, usize)> {
-        let rubric = rubrics::text(question.rubric).unwrap_or_default();
-        let contract = prompt::contract(question.rubric);
-        let mut request = json!({
-            "model": self.settings.model,
-            "messages": prompt::messages(question, rubric, contract),
-            "temperature": self.settings.temperature,
-            "n": 1,
-            "stream": false,
-        });
-        if let (Some(most), Some(fields)) = (self.settings.max_tokens, request.as_object_mut()) {
-            fields.insert("max_tokens".into(), most.into());
-        }
-        let waits = ExponentialBuilder::default()
-            .with_min_delay(Duration::from_millis(250))
-            .with_max_delay(Duration::from_secs(20))
-            .with_max_times(self.settings.retries)
-            .with_jitter()
-            .with_jitter_seed(0);
-        let asked = std::sync::atomic::AtomicUsize::new(0);
-        let attempt = || async {
-            asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            // The semaphore is never closed; a slot is held while the model is asked, not while a retry waits.
-            let _slot = self.slots.acquire().await;
-            let text = self.endpoint.chat(&request).await?;
-            reply::read(&text, contract).map_err(|reason| Fault::Unreadable { reason, text })
-        };
-        let outcome = attempt
-            .retry(waits)
-            .when(Fault::may_pass)
-            .adjust(|fault, wait| wait.map(|wait| fault.asked_wait().map_or(wait, |asked| asked.max(wait))))
-            .await;
-        let count = asked.load(std::sync::atomic::Ordering::Relaxed);
-        outcome.map(|verdict| (verdict, count)).map_err(|fault| (fault, count))
+        let handle = runtime.handle().clone();
+        Ok(Llm { link: Arc::new(Link { endpoint, settings, slots }), handle, runtime: Some(runtime) })
     }
 }
 
-impl Judge for Llm {
+impl Drop for Llm {
+    fn drop(&mut self) {
+        // Dropping a runtime waits for whatever it looks up, which a program that is stopped must not do.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Link {
     fn identity(&self) -> JudgeIdentity {
         let mut settings = BTreeMap::from([("temperature".to_owned(), json!(self.settings.temperature))]);
         if let Some(most) = self.settings.max_tokens {
@@ -191,8 +171,54 @@ impl Judge for Llm {
         }
     }
 
-    fn judge(&self, question: &Question) -> Result<Judgement, JudgeError> {
-        let (score, evidence) = match self.runtime.block_on(self.ask(question)) {
+    /// What the model is sent.
+    fn request(&self, question: &Question, contract: prompt::Contract) -> Json {
+        let rubric = rubrics::text(question.rubric).unwrap_or_default();
+        let mut request = json!({
+            "model": self.settings.model,
+            "messages": prompt::messages(question, rubric, contract),
+            "temperature": self.settings.temperature,
+            "n": 1,
+            "stream": false,
+        });
+        if let (Some(most), Some(fields)) = (self.settings.max_tokens, request.as_object_mut()) {
+            fields.insert("max_tokens".into(), most.into());
+        }
+        request
+    }
+
+    /// The verdict, and how many times the model was asked.
+    async fn ask(&self, question: &Question) -> Result<(reply::Verdict, usize), (Fault, usize)> {
+        let contract = prompt::contract(question.rubric);
+        let waits = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(250))
+            .with_max_delay(Duration::from_secs(20))
+            .with_max_times(self.settings.retries)
+            .with_jitter()
+            .with_jitter_seed(0);
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let attempt = || async {
+            // The semaphore is never closed; a slot is held while the model is asked, not while a retry waits. Questions
+            // that wait for theirs are not spelled out yet: many may wait.
+            let _slot = self.slots.acquire().await;
+            asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let text = self.endpoint.chat(&self.request(question, contract)).await?;
+            reply::read(&text, contract).map_err(|reason| Fault::Unreadable { reason, text })
+        };
+        let outcome = attempt
+            .retry(waits)
+            .when(Fault::may_pass)
+            .adjust(|fault, wait| wait.map(|wait| fault.asked_wait().map_or(wait, |asked| asked.max(wait))))
+            .await;
+        let count = asked.load(std::sync::atomic::Ordering::Relaxed);
+        outcome.map(|verdict| (verdict, count)).map_err(|fault| (fault, count))
+    }
+}
+
+impl Link {
+    /// The verdict; one that could not be had is a score of 0, and is warned of.
+    async fn verdict(&self, question: &Question) -> Judgement {
+        let (score, evidence) = match self.ask(question).await {
             Ok((verdict, attempts)) => {
                 let reply = kept(&verdict.reply);
                 (verdict.score, json!({ "reason": verdict.reason, "reply": reply, "attempts": attempts }))
@@ -207,7 +233,31 @@ impl Judge for Llm {
                 (0.0, json!({ "failure": failure, "reply": reply, "attempts": attempts }))
             }
         };
-        Ok(Judgement { score, source: source(&self.identity(), question), evidence })
+        Judgement { score, source: source(&self.identity(), question), evidence }
+    }
+}
+
+impl Judge for Llm {
+    fn identity(&self) -> JudgeIdentity {
+        self.link.identity()
+    }
+
+    fn judge(&self, question: &Question) -> Result<Judgement, JudgeError> {
+        Ok(self.handle.block_on(self.link.verdict(question)))
+    }
+
+    fn remote(&self) -> Option<&dyn Remote> {
+        Some(self)
+    }
+}
+
+impl Remote for Llm {
+    fn ask(&self, question: &Question, reply: Reply) -> Request {
+        let (link, question) = (Arc::clone(&self.link), question.clone());
+        let task = self.handle.spawn(async move { reply.give(link.verdict(&question).await) });
+        let abort = task.abort_handle();
+        // The connection is closed with it, so the server stops as well.
+        Request::new(move || abort.abort())
     }
 }
 

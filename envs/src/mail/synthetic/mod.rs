@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::mailbox::Mailbox;
 use super::message::Email;
 use crate::EnvError;
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// What a generated mailbox is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

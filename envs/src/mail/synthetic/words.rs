@@ -1,6 +1,6 @@
 //! What invented people are called and write about. None of the fillers holds a number, so that facts stand out.
 
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 pub(super) const DOMAIN: &str = "tarnwick.example";
 

@@ -13,7 +13,7 @@ use self::words::{CAST, CHECKS, FILLER_PARTS, SPELLS};
 use super::query::{Noun, Record};
 use super::transcript::{self, Episode, Player};
 use crate::Text;
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// A size of synthetic windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::words::{CHECKS, GUIDE, SPELLS};
 use super::{Cast, Roll};
 use crate::oolong::transcript::Player;
-use crate::textcraft::rng::Rng;
+use crate::rng::Rng;
 
 /// Who is at the table.
 pub(super) struct Scene<'a> {

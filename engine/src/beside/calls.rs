@@ -1,10 +1,11 @@
 //! Threads for tool calls that run by themselves.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
-use super::Arrival;
+use super::{Came, Deliver};
 use crate::error::EngineError;
 use crate::rollout::DetachedCall;
 
@@ -15,13 +16,13 @@ const THREADS: usize = 32;
 pub(super) struct Workers {
     work: Sender<(usize, DetachedCall)>,
     waiting: Receiver<(usize, DetachedCall)>,
-    results: Sender<Arrival>,
+    results: Deliver,
     threads: usize,
     running: usize,
 }
 
 impl Workers {
-    pub(super) fn new(results: Sender<Arrival>) -> Self {
+    pub(super) fn new(results: Deliver) -> Self {
         let (work, waiting) = unbounded();
         Workers { work, waiting, results, threads: 0, running: 0 }
     }
@@ -40,13 +41,11 @@ impl Workers {
     pub(super) fn start(&mut self, rollout: usize, call: DetachedCall) -> Result<(), EngineError> {
         self.running += 1;
         if self.threads < self.running.min(THREADS) {
-            let (waiting, results) = (self.waiting.clone(), self.results.clone());
+            let (waiting, results) = (self.waiting.clone(), Arc::clone(&self.results));
             let work = move || {
                 // Ends when the workers are dropped.
                 while let Ok((rollout, call)) = waiting.recv() {
-                    if results.send(run(rollout, call)).is_err() {
-                        return;
-                    }
+                    results(run(rollout, call));
                 }
             };
             std::thread::Builder::new()
@@ -59,10 +58,10 @@ impl Workers {
     }
 }
 
-fn run(rollout: usize, call: DetachedCall) -> Arrival {
+fn run(rollout: usize, call: DetachedCall) -> Came {
     let DetachedCall { key, job } = call;
     let result = catch_unwind(AssertUnwindSafe(job)).map_err(|_| {
         EngineError::Internal(format!("call {} in step {} of node {} panicked", key.call, key.step, key.node))
     });
-    Arrival::Call(rollout, key, result)
+    Came::Call(rollout, key, result)
 }
