@@ -12,10 +12,10 @@ use rao_engine::repl::{CellLimits, ReplEngine};
 use rao_engine::rounds::Standing;
 use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Judges};
 use rao_envs::judge::Panel;
-use rao_envs::{EnvSettings, Environment, Options, PromptStyle, Selection, Split, catalog};
+use rao_envs::{EnvSettings, Environment, Options, PromptStyle, Selection, Split, Task, catalog};
 use rao_replay::rejudge::on_record;
-use rao_store::event::HostFacts;
-use rao_store::{EventSource, Log, RolloutId, RunId};
+use rao_store::event::{Body, HostFacts, Kind, RunStarted};
+use rao_store::{EventSource, Filter, Log, RolloutId, RunId, Seq, Stream};
 use serde::{Deserialize, Serialize};
 
 use super::args::{BudgetName, Count, DataArgs, EngineArgs, EnvName, PolicyArgs, PromptName, SplitName, TaskArgs};
@@ -245,7 +245,10 @@ pub(crate) fn resume_setup(
     let stored: StoredSelection =
         serde_json::from_str(stored).map_err(|error| unreadable("choice of tasks", error.to_string()))?;
     let env = open::recorded_environment(&started, data)?;
-    let tasks = env.tasks(&stored.selection())?;
+    let tasks = match logged_tasks(source, run, &started)? {
+        Some(tasks) => tasks,
+        None => env.tasks(&stored.selection())?,
+    };
     let repl = repls::recorded(&started.repl, python)?;
     if repl.identity() != started.repl {
         let message = format!("run {run} was recorded with `{}`, this program has `{}`", started.repl, repl.identity());
@@ -268,6 +271,25 @@ pub(crate) fn resume_setup(
         return Err(Failure::new(Code::Unavailable, message).help("name the right ones with `--policy local:DIR`"));
     }
     Ok(Setup { plan, actor, repl, host })
+}
+
+/// The tasks of a run out of its log, where every group has begun: then nobody needs what they were chosen from. `None`
+/// otherwise.
+fn logged_tasks(source: &dyn EventSource, run: RunId, started: &RunStarted) -> Result<Option<Vec<Task>>, Failure> {
+    let mut tasks: Vec<Option<Task>> = vec![None; started.tasks as usize];
+    for rollout in &started.rollouts {
+        let group = (rollout.0 / started.group_size.max(1)) as usize;
+        let Some(place) = tasks.get_mut(group).filter(|place| place.is_none()) else { continue };
+        let stream = Stream::Rollout(run, *rollout);
+        if source.head(stream).is_none() {
+            continue;
+        }
+        let first = source.events(stream, Seq(0), &Filter::kinds([Kind::RolloutStarted])).next().transpose()?;
+        if let Some(Body::RolloutStarted(begun)) = first.map(|event| event.body) {
+            *place = Some(record::task_from_json(&begun.task)?);
+        }
+    }
+    Ok(tasks.into_iter().collect())
 }
 
 fn host_facts(selection: &Selection, model: Option<&Path>) -> HostFacts {
