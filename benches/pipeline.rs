@@ -75,7 +75,7 @@ fn trainer(steps: u64) -> Trainer {
     let tokenizer = policy.chat().to_json().to_vec();
     let mut settings = Settings { sft_filter: SftFilter::All, steps, batch_trajectories: 16, ..Settings::default() };
     settings.objective.loss = loss_of("sft").unwrap();
-    Trainer::new(policy.into_decoder(), tokenizer, settings, Resources::default()).unwrap()
+    Trainer::new(policy.into_decoder().unwrap(), tokenizer, settings, Resources::default()).unwrap()
 }
 
 fn pipeline(c: &mut Criterion) {

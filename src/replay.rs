@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use rao_engine::repl::Monty;
+use rao_engine::repl::{Keeping, KeptSessions, Monty};
 use rao_envs::Environment;
 use rao_replay::check::{Check, Checked, Divergence, Means, ReplayError, Request, manifest, replay_rollout};
 use rao_replay::recorded::OtherData;
@@ -15,6 +15,9 @@ use crate::shared::exit::{Code, Failure};
 use crate::shared::out::{Out, plural};
 use crate::shared::repls::{self, PythonArgs};
 use crate::shared::{open, policies, recording};
+
+/// The folder in the log's directory that sessions are kept in.
+const SESSIONS: &str = "sessions";
 
 /// How deep a replay goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,6 +59,11 @@ pub(crate) struct ReplayArgs {
     /// Go on through the other rollouts after a difference, and sum up.
     #[arg(long)]
     all: bool,
+    /// Run every earlier cell of a session again that is entered in its middle, rather than taking the session from where
+    /// an earlier replay kept it (`sessions` in the log's directory). It decides time, never results.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        default_value = "false", action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
+    fresh_sessions: bool,
     #[command(flatten)]
     data: DataArgs,
     /// Replay with the data that `--data` names even if it is not what the run was recorded with: the first event at which
@@ -89,10 +97,16 @@ pub(crate) fn run(args: &ReplayArgs, out: &mut Out) -> Result<(), Failure> {
     let (chosen, from) = choose(args, &source)?;
     recording::stop_on_ctrl_c();
     let mut all = Replayed::default();
+    // A replay from the start enters no session in its middle.
+    let keeps = from > Seq(0) && args.log.log.is_dir() && !args.fresh_sessions;
+    let sessions = keeps.then(|| Arc::new(KeptSessions::new(&args.log.log.join(SESSIONS))));
     for (run, rollouts) in &chosen {
         let mut means = means(&source, *run, args.check.check(), &args.data, &args.policy, &args.python)?;
         if args.other_data {
             means.env = means.env.map(|env| -> Arc<dyn Environment> { Arc::new(OtherData(env)) });
+        }
+        if let Some(sessions) = &sessions {
+            means.repl = Keeping::of(means.repl, sessions);
         }
         let request = Request { check: args.check.check(), from };
         check_run(&source, *run, rollouts, &request, &mut means, args.all, &mut all)?;
@@ -101,6 +115,12 @@ pub(crate) fn run(args: &ReplayArgs, out: &mut Out) -> Result<(), Failure> {
         out.json(&to_json(args.check.check(), &all));
     } else {
         report(out, &source, args.check.check(), &all);
+        if let Some(taken) = sessions.map(|sessions| sessions.taken()).filter(|taken| *taken > 0) {
+            let taken = plural(taken, "session");
+            out.line(format_args!(
+                "taken up where an earlier replay kept them: {taken} (`--fresh-sessions` runs their cells)"
+            ));
+        }
     }
     verdict(&all)
 }

@@ -16,6 +16,7 @@ use crate::shared::open;
 use crate::shared::out::{Out, one_line, plural, utc};
 use crate::shared::recording::stored_presets;
 use crate::shared::table::Table;
+use crate::tail;
 
 /// Events shown on either side of the one asked for.
 const NEIGHBOURS: u64 = 4;
@@ -31,6 +32,9 @@ pub(crate) struct ShowArgs {
     /// The transcript of this node of the rollout, such as 0.1.
     #[arg(long, value_name = "NODE", conflicts_with = "credit")]
     node: Option<NodePath>,
+    /// Of a node's transcript only the events of these kinds, such as call_issued,call_answered.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = tail::kind, requires = "node")]
+    kind: Vec<Kind>,
     /// Own success, child mean, lambda, reward, baseline, advantage, depth, count, weight and tokens of each node.
     #[arg(long)]
     credit: bool,
@@ -48,7 +52,7 @@ pub(crate) fn run(args: &ShowArgs, out: &mut Out) -> Result<(), Failure> {
         Target::Run(run) if args.credit => run_credit(out, &source, run, json),
         Target::Rollout(run, rollout) if args.credit => rollout_credit(out, &source, run, rollout, json),
         Target::Rollout(run, rollout) => match &args.node {
-            Some(node) => transcript(out, &source, run, rollout, node, json),
+            Some(node) => transcript(out, &source, (run, rollout), (node, &args.kind), json),
             None => rollout_tree(out, &source, run, rollout, json),
         },
         _ if args.credit || args.node.is_some() => {
@@ -280,9 +284,8 @@ fn node_json(node: &Node) -> Value {
 fn transcript(
     out: &mut Out,
     source: &dyn EventSource,
-    run: RunId,
-    rollout: RolloutId,
-    path: &NodePath,
+    (run, rollout): (RunId, RolloutId),
+    (path, kinds): (&NodePath, &[Kind]),
     json: bool,
 ) -> Result<(), Failure> {
     let events = open::events(source, run, rollout)?;
@@ -292,7 +295,8 @@ fn transcript(
         let message = format!("rollout {rollout} of run {} has no node {path}", open::short(source, run));
         return Err(Failure::usage(message).help(format!("its nodes are {}", one_line(&known.join(", "), 200))));
     };
-    let own = events.iter().filter(|event| readable::node(&event.body).as_ref() == Some(path));
+    let is_wanted = |event: &&Event| kinds.is_empty() || kinds.contains(&event.body.kind());
+    let own = events.iter().filter(|event| readable::node(&event.body).as_ref() == Some(path)).filter(is_wanted);
     if json {
         let events: Vec<Value> = own.map(event_json).collect();
         out.json(&json!({ "node": node_json(node), "events": events }));
@@ -301,12 +305,13 @@ fn transcript(
     let place = open::short(source, run);
     out.line(format_args!("node {path} of {place}/{rollout}: {}", one_line(&node.goal, 120)));
     for event in own {
-        transcript_event(out, event);
+        transcript_event(out, event, !kinds.is_empty());
     }
     Ok(())
 }
 
-fn transcript_event(out: &mut Out, event: &Event) {
+/// An event of a transcript. What a transcript leaves out is named only where it was asked for.
+fn transcript_event(out: &mut Out, event: &Event, asked_for: bool) {
     let seq = event.seq;
     match &event.body {
         Body::ContextExtended(more) => {
@@ -373,6 +378,7 @@ fn transcript_event(out: &mut Out, event: &Event) {
             reward.child_mean,
             if reward.children == 1 { "1 child".to_owned() } else { format!("{} children", reward.children) }
         )),
+        _ if asked_for => out.line(format_args!("  {}", brief(event))),
         _ => {}
     }
 }

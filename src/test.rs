@@ -20,10 +20,10 @@ use crate::shared::{open, recording};
 /// Replay stored logs as regression tests (exit code 3 if one differs).
 #[derive(Args, Debug)]
 pub(crate) struct TestArgs {
-    /// Logs, or folders with logs in them.
+    /// Logs, or folders with logs in them. The data of a log may lie beside it: x.data beside x or x.raolog.
     #[arg(value_name = "LOG|DIR", default_value = "tests/logs")]
     paths: Vec<PathBuf>,
-    /// How deep.
+    /// How deep. With `tokens`, runs whose policy was behind a server are checked at `tools`.
     #[arg(long, value_enum, default_value = "tools")]
     check: CheckName,
     /// Record the logs anew and put the new ones in the place of those that come out otherwise; what changed is shown.
@@ -72,7 +72,9 @@ pub(crate) fn run(args: &TestArgs, out: &mut Out) -> Result<(), Failure> {
             return Err(Failure::new(Code::Other, "stopped"));
         }
         let begin = Instant::now();
-        let outcome = if args.bless { bless(&case, data.as_deref()) } else { test(&case, check, data.as_deref()) };
+        let own = case.data();
+        let data = own.as_deref().or(data.as_deref());
+        let outcome = if args.bless { bless(&case, data) } else { test(&case, check, data) };
         let tested = Tested { case, outcome, seconds: begin.elapsed().as_secs_f64() };
         if !args.json.json {
             out.line(tested.line());
@@ -206,7 +208,8 @@ impl Tested {
             _ => String::new(),
         };
         let work = self.report().map_or(String::new(), |report| {
-            format!("{}, {}, ", plural(report.rollouts, "rollout"), plural(report.compared, "event"))
+            let at = if report.served > 0 { "at tools, as a server cannot sample again, " } else { "" };
+            format!("{}, {}, {at}", plural(report.rollouts, "rollout"), plural(report.compared, "event"))
         });
         format!("test {} ... {}{place} ({work}{:.2} s)", self.case.name, self.word(), self.seconds)
     }
@@ -229,6 +232,7 @@ impl Tested {
             add("tool_calls", report.tool_calls.into());
             add("policy_calls", report.policy_calls.into());
             add("judge_calls", report.judge_calls.into());
+            add("served", report.served.into());
             add("incomplete", report.incomplete.clone().into());
         }
         match &self.outcome {

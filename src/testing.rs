@@ -27,7 +27,9 @@ pub fn assert_replays(path: impl AsRef<Path>) {
     }
 }
 
-/// As [`assert_replays`], at another depth. `data` is the folder with TextCraft-Synth's own files, for logs that used them.
+/// As [`assert_replays`], at another depth. `data` is what the logs' worlds were made from, for logs that used files and
+/// have none beside them (`x.data` for `x.raolog`). Runs of served policies, which cannot be sampled again, are checked at
+/// [`Check::Tools`] at most.
 ///
 /// # Panics
 /// As [`assert_replays`].
@@ -46,6 +48,8 @@ fn replay_all(path: &Path, check: Check, data: Option<&Path>) -> Result<(), Stri
     for case in regression::find(path).map_err(|error| error.to_string())? {
         let failed = |error: String| format!("{}: {error}", case.path.display());
         let source = regression::open(&case.path).map_err(|error| failed(error.to_string()))?;
+        let own = case.data();
+        let data = own.as_deref().or(data);
         let report = regression::replay(&*source, check, data).map_err(|error| failed(error.to_string()))?;
         if let Some(divergence) = report.divergence {
             return Err(failed(divergence.to_string()));

@@ -81,6 +81,37 @@ def train(work, threads=1):
     print(f"peak memory {median(ours, 'peak_mib'):.0f} MiB against {median(theirs, 'peak_mib'):.0f} MiB", flush=True)
 
 
+def decode(model, gguf):
+    """32 rows and one, on one thread and on two; the sides take turns. Rates are of the second and of the processor's second."""
+    program, shared, tokens = os.environ["DECODE"], 64, int(os.environ.get("TOKENS", "32"))
+    script = [sys.executable, str(HERE / "decode.py")]
+    last = lambda text: json.loads(text.strip().splitlines()[-1])
+    for rows in (32, 1):
+        ours, torch, llama = {1: [], 2: []}, {1: [], 2: []}, {1: [], 2: []}
+        for _ in range(TURNS):
+            for threads in (1, 2):
+                shape = [str(rows), str(shared), str(tokens)]
+                ours[threads].append(last(run([program, model, *shape, str(threads)], threads)))
+                torch[threads].append(last(run([*script, "torch", "smol", *shape, str(threads)], threads)))
+                if gguf:
+                    llama[threads].append(last(run([*script, "llama", gguf, *shape, str(threads)], threads, stderr=subprocess.DEVNULL)))
+        for threads in (1, 2):
+            for unit in ("per_cpu_second", "per_second"):
+                a, b = median(ours[threads], unit), median(torch[threads], unit)
+                line = f"decode {rows:2} rows {threads} thread(s) {unit:14} {a:7.1f} tok/s, PyTorch {b:7.1f} ratio {a / b:.2f}"
+                if gguf:
+                    c = median(llama[threads], unit)
+                    line += f", llama.cpp Q4 {c:7.1f} ratio {a / c:.2f}"
+                print(line)
+        one, two = median(ours[1], "per_second"), median(ours[2], "per_second")
+        print(f"decode {rows:2} rows, two threads {two / one:.2f} x one; peak memory {median(ours[1], 'peak_mib'):.0f} MiB,"
+              f" PyTorch {median(torch[1], 'peak_mib'):.0f} MiB", flush=True)
+    for length in (64, 512, 2048):
+        runs = [last(run([program, model, "2", str(length), "1", "1"], 1)) for _ in range(TURNS)]
+        cold, warm = median(runs, "first_token_cold"), median(runs, "first_token_warm")
+        print(f"first token after {length} shared tokens and 8 own: cold {cold:.3f} s, warm {warm:.3f} s, ratio {warm / cold:.2f}", flush=True)
+
+
 def main():
     work, *what = sys.argv[1:]
     what = what or ["passes", "train"]
@@ -90,6 +121,8 @@ def main():
     if "smol" in what:
         passes("smol", 2, 256)
         passes("smol", 4, 256, threads=2)
+    if "decode" in what:
+        decode(os.environ["MODEL"], os.environ.get("GGUF"))
     if "train" in what:
         train(Path(work))
         train(Path(work), threads=2)

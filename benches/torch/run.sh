@@ -1,10 +1,13 @@
 #!/bin/sh
 # The decoder and the trainer beside PyTorch, on the same processor, in the same run. Prints ratios (ours / PyTorch's).
 #
-#   benches/torch/run.sh [passes] [train] [smol]      (default: passes train)
+#   benches/torch/run.sh [passes] [train] [smol] [decode]      (default: passes train)
+#
+# `decode` needs MODEL, a folder or a GGUF file of SmolLM2-135M (scripts/fetch-models.sh); with GGUF, its Q4_1 file, llama.cpp is
+# run beside it, where PYTHON has xllamacpp.
 #
 # PyTorch goes into a virtual environment in target-torch/, which git ignores. PYTHON names another interpreter with torch,
-# numpy and safetensors; RAO_LOG and PASSES name built programs, so that nothing is built.
+# numpy and safetensors; RAO_LOG, PASSES and DECODE name built programs, so that nothing is built.
 set -eu
 cd "$(dirname "$0")/../.."
 work=target-torch
@@ -17,9 +20,10 @@ if [ -z "${PYTHON:-}" ]; then
         "$work/venv/bin/pip" install --quiet torch numpy safetensors
     fi
 fi
-if [ -z "${PASSES:-}" ] || [ -z "${RAO_LOG:-}" ]; then
+if [ -z "${PASSES:-}" ] || [ -z "${RAO_LOG:-}" ] || [ -z "${DECODE:-}" ]; then
     cargo build --release --ignore-rust-version --bin rao-log
-    cargo build --release --ignore-rust-version -p rao-policy --example passes
+    cargo build --release --ignore-rust-version -p rao-policy --example passes --example decode
 fi
-PASSES=${PASSES:-target/release/examples/passes} RAO_LOG=${RAO_LOG:-target/release/rao-log} \
+PASSES=${PASSES:-target/release/examples/passes} DECODE=${DECODE:-target/release/examples/decode} \
+    RAO_LOG=${RAO_LOG:-target/release/rao-log} \
     exec "$PYTHON" benches/torch/compare.py "$work" "$@"

@@ -1,11 +1,11 @@
 //! Rebuilding a node's interpreter from the log: its cells run again, and every call is answered from the log.
 
 use rao_envs::{Args, ToolResult, Value};
-use rao_store::NodePath;
+use rao_store::{Digest, NodePath};
 
 use crate::answer;
 use crate::error::EngineError;
-use crate::repl::{Progress, Repl, ReplError, Reply};
+use crate::repl::{CellLimits, Function, Progress, Repl, ReplEngine, ReplError, Reply};
 use crate::rollout::FINISH;
 use crate::tree::{Node, Step};
 
@@ -32,14 +32,99 @@ pub(crate) fn finish_argument(args: &Args) -> Option<&Value> {
     }
 }
 
-/// Re-runs the cells that ended, so that the session has their variables. Cells that were rejected or that a limit
-/// ended left nothing behind and are not run. `whole` is the text that launches are written against.
-pub(crate) fn rebuild_finished(repl: &mut dyn Repl, node: &Node, whole: &str) -> Result<(), EngineError> {
-    for (number, step) in node.steps.iter().enumerate() {
-        let Some(output) = &step.output else { continue };
-        if output.rejected || output.limit.is_some() {
-            continue;
+/// What a session is opened with.
+pub(crate) struct Opening<'a> {
+    pub(crate) engine: &'a dyn ReplEngine,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) limits: &'a CellLimits,
+    pub(crate) seed: u64,
+    /// The variable that holds the node's context, where there is one.
+    pub(crate) variable: Option<String>,
+}
+
+impl Opening<'_> {
+    /// The node's session as its finished cells left it: from a kept one as far as there is one, and by running the others
+    /// again. `whole` is the text that launches are written against.
+    pub(crate) fn session(&self, node: &Node, whole: &str) -> Result<Box<dyn Repl>, EngineError> {
+        let failed = |source: ReplError| EngineError::Repl { node: node.path.clone(), source };
+        let define = |mut repl: Box<dyn Repl>| {
+            if let Some(variable) = &self.variable {
+                repl.define(variable, node.context_text.clone())?;
+            }
+            Ok(repl)
+        };
+        let finished: Vec<usize> = (0..).zip(&node.steps).filter(|(_, s)| left_something(s)).map(|(n, _)| n).collect();
+        let kept = self.engine.kept().filter(|_| !finished.is_empty());
+        let Some(kept) = kept else {
+            let mut repl =
+                self.engine.open(&self.functions, self.limits, self.seed).and_then(define).map_err(failed)?;
+            rebuild_finished(&mut *repl, node, &finished, whole)?;
+            return Ok(repl);
+        };
+        let histories = self.histories(node, &finished);
+        let restored = (1..=finished.len()).rev().find_map(|count| {
+            let snapshot = kept.read(histories.get(count - 1)?)?;
+            let repl = self.engine.restore(&self.functions, self.limits, &snapshot).and_then(define).ok()?;
+            Some((count, repl))
+        });
+        let (mut repl, left) = match restored {
+            Some((count, repl)) => {
+                kept.count();
+                (repl, finished.get(count..).unwrap_or_default())
+            }
+            None => {
+                let repl = self.engine.open(&self.functions, self.limits, self.seed).and_then(define);
+                (repl.map_err(failed)?, finished.as_slice())
+            }
+        };
+        rebuild_finished(&mut *repl, node, left, whole)?;
+        if let (false, Some(history)) = (left.is_empty(), histories.last())
+            && let Ok(snapshot) = repl.snapshot()
+        {
+            kept.write(history, &snapshot);
         }
+        Ok(repl)
+    }
+
+    /// A digest for each of the steps: of all that the session behind it follows from.
+    fn histories(&self, node: &Node, finished: &[usize]) -> Vec<Digest> {
+        let mut hasher = blake3::Hasher::new();
+        let mut text = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+            Digest(*hasher.finalize().as_bytes())
+        };
+        text(&self.engine.identity());
+        text(&format!("{:?} {:?} {} {:?}", self.functions, self.limits, self.seed, self.variable));
+        if self.variable.is_some() {
+            text(&node.context_text);
+        }
+        let steps = finished.iter().filter_map(|number| node.steps.get(*number));
+        steps
+            .map(|step| {
+                text(step.code.as_deref().unwrap_or_default());
+                for call in &step.calls {
+                    text(&call.name);
+                    text(&call.args);
+                    text(&format!("{:?} {:?} {:?}", call.child, call.refused, call.answer));
+                }
+                text(&format!("{:?} {:?}", step.resumes, step.output))
+            })
+            .collect()
+    }
+}
+
+/// Whether the step has a cell that ended and left its variables. Cells that were rejected or that a limit ended did not.
+fn left_something(step: &Step) -> bool {
+    step.output.as_ref().is_some_and(|output| !output.rejected && output.limit.is_none())
+}
+
+/// Re-runs the cells of these steps, which ended, so that the session has their variables.
+fn rebuild_finished(repl: &mut dyn Repl, node: &Node, steps: &[usize], whole: &str) -> Result<(), EngineError> {
+    for &number in steps {
+        let Some((step, output)) = node.steps.get(number).and_then(|step| Some((step, step.output.as_ref()?))) else {
+            continue;
+        };
         match rerun(repl, node, step, whole)? {
             Progress::Done(again) if again.stdout == output.stdout && again.error == output.error => {}
             Progress::Done(_) => return Err(rebuild_error(node, number, "other output")),

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -278,6 +279,11 @@ fn a_host_to_be_killed() {
     assert!(matches!(loops.start("echo(1)\nwhile True:\n    pass").unwrap(), Progress::Call(_)));
     let (server, template) = server(&engine);
     let all = [engine.processes(), vec![server, template]].concat();
+    for pid in &all {
+        // What the shell left open is not handed on.
+        let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|entry| entry.unwrap().path());
+        assert!(links.filter_map(|link| fs::read_link(link).ok()).all(|file| file != Path::new("/dev/zero")), "{pid}");
+    }
     println!("\nprocesses {all:?}");
     let _ = loops.answer(Reply::Now(ToolResult::Value(Value::None)));
     std::thread::sleep(Duration::from_secs(60));
@@ -289,8 +295,9 @@ fn a_killed_host_leaves_no_process() {
         return;
     }
     for whole in [true, false] {
-        let mut host = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_host_to_be_killed", "--nocapture"])
+        let mut host = Command::new("sh")
+            .args(["-c", "exec 9</dev/zero; exec \"$0\" --exact a_host_to_be_killed --nocapture"])
+            .arg(std::env::current_exe().unwrap())
             .env(HOST, "1")
             .stdout(Stdio::piped())
             .spawn()

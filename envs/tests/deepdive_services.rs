@@ -215,14 +215,14 @@ fn recordings_give_back_what_was_answered_and_nothing_else() {
     let fault = Reply::Status(500, "no".into());
     let faults = vec![fault.clone(), fault.clone(), fault.clone()];
     let late = [&faults[..], &[Reply::json(&results(&["late"]))]].concat();
+    let closed = Server::scripted(vec![Reply::Status(401, String::new())]);
     for (name, replies, asked) in [("down", faults, 1), ("late", late, 2)] {
-        let live = Cached::new(Recording::new(tavily(&Server::scripted(replies)), &file).unwrap());
+        let server = Server::scripted(replies);
+        let live = Cached::new(Recording::new(tavily(&server), &file).unwrap());
         let answers: Vec<_> = (0..asked).map(|_| live.search(&lane, name, 5)).collect();
         assert_eq!(answers[0], Err(SearchError::Unavailable { attempts: 3, reason: "HTTP 500".into() }));
         assert_eq!(Recorded::load(&file).unwrap().search(&lane, name, 5), answers[asked - 1]);
-        let refused = Cached::new(
-            Recording::new(tavily(&Server::scripted(vec![Reply::Status(401, String::new())])), &file).unwrap(),
-        );
+        let refused = Recording::new(tavily(&closed), &file).unwrap();
         assert_eq!(refused.open(&lane, name).unwrap_err(), SearchError::Refused { status: 401 });
         assert_eq!(Recorded::load(&file).unwrap().open(&lane, name).unwrap_err(), SearchError::Refused { status: 401 });
     }

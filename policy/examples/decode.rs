@@ -1,7 +1,8 @@
-//! Decoding speed of a model: `cargo run --release --ignore-rust-version -p rao-policy --example decode -- MODEL [ROWS] [PROMPT] [TOKENS]`.
+//! Decoding speed of a model: `cargo run --release --ignore-rust-version -p rao-policy --example decode -- MODEL [ROWS] [PROMPT] [TOKENS] [THREADS]`.
 //!
-//! MODEL is a folder or a GGUF file, PROMPT the length of the beginning that all rows share, in tokens. Prints tokens per
-//! second of wall time with one thread and with all, and the time to the first token with a cold and with a warm beginning.
+//! MODEL is a folder or a GGUF file, PROMPT the length of the beginning that all rows share, in tokens. Prints,
+//! as JSON, with one thread and with all or with so many: tokens per second of wall time and per second of processor time, and the time to the first
+//! token with a cold and with a warm beginning.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -36,25 +37,62 @@ fn run(policy: &mut LocalPolicy, contexts: &[Vec<u32>], tokens: u32) -> (f64, us
     (start.elapsed().as_secs_f64(), completions.iter().map(|c| c.tokens.len()).sum())
 }
 
+/// Seconds to the first token of a context whose beginning nothing has read, and of another one with the same beginning.
+fn first_token(policy: &mut LocalPolicy, contexts: &[Vec<u32>]) -> [f64; 2] {
+    let seconds = [0, 1].map(|at| {
+        let seconds = run(policy, &contexts[at..=at], 1).0;
+        policy.release(0);
+        seconds
+    });
+    seconds
+}
+
 fn main() {
     let mut args = std::env::args().skip(1);
     let model = args.next().unwrap();
     let mut number = |default: usize| args.next().map_or(default, |text| text.parse().unwrap());
     let (rows, prompt, tokens) = (number(32), number(64), number(32));
-    let threads = std::thread::available_parallelism().unwrap().get();
-    for threads in [1, threads] {
+    let all = std::thread::available_parallelism().unwrap().get();
+    let threads = number(0);
+    for threads in if threads == 0 { vec![1, all] } else { vec![threads] } {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut policy = LocalPolicy::load(Path::new(&model), Limits::default()).unwrap();
-            let contexts = contexts(rows, prompt, policy.chat().vocab_size());
-            run(&mut policy, &contexts, 1);
-            let (seconds, count) = run(&mut policy, &contexts, tokens as u32);
-            println!("threads {threads}  rows {rows}  decode {:.1} tokens/s ({count} in {seconds:.2} s)", count as f64 / seconds);
-            let mut policy = LocalPolicy::load(Path::new(&model), Limits::default()).unwrap();
-            let cold = run(&mut policy, &contexts[..1], 1).0;
-            policy.release(0);
-            let warm = run(&mut policy, &contexts[1..2], 1).0;
-            println!("threads {threads}  first token after {prompt} shared tokens: cold {cold:.3} s, warm {warm:.3} s ({:.3} x)", warm / cold);
+            let vocabulary = policy.chat().vocab_size();
+            let batch = contexts(rows, prompt, vocabulary);
+            run(&mut policy, &batch, 1);
+            let cpu = cpu_seconds();
+            let (seconds, count) = run(&mut policy, &batch, tokens as u32);
+            let cpu = cpu_seconds() - cpu;
+            let others = contexts(4, prompt, vocabulary).into_iter().map(|context| {
+                // Another beginning than the batch's.
+                context.iter().map(|id| (id + 1) % vocabulary as u32).collect()
+            });
+            let [cold, warm] = first_token(&mut policy, &others.collect::<Vec<_>>());
+            println!(
+                "{}",
+                serde_json::json!({
+                    "threads": threads, "rows": rows, "shared": prompt, "tokens": count,
+                    "per_second": count as f64 / seconds, "per_cpu_second": count as f64 / cpu,
+                    "first_token_cold": cold, "first_token_warm": warm, "warm_by_cold": warm / cold,
+                    "peak_mib": peak_mib(),
+                })
+            );
         });
     }
+}
+
+/// Processor seconds of the process so far.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let after_name: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: f64 = after_name[11].parse::<f64>().unwrap() + after_name[12].parse::<f64>().unwrap();
+    ticks / 100.0
+}
+
+/// Peak memory of the process in MiB.
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
 }

@@ -94,9 +94,20 @@ impl Decoder {
         adapter: Option<(AdapterConfig, Adapted)>,
         version: u64,
     ) -> Result<Self, PolicyError> {
-        let parts = Parts { vars: &vars, frozen: &frozen, adapter: adapter.as_ref().map(|(adapter, _)| adapter) };
+        let adapter_config = adapter.as_ref().map(|(adapter, _)| adapter);
+        let parts = Parts { vars: &vars, frozen: &frozen, panels: &BTreeMap::new(), adapter: adapter_config };
         let network = Arc::new(Network::new(&config, parts)?);
         Ok(Self { config, vars, frozen, adapter, version, network })
+    }
+
+    /// What it is made of; the passes' own hold on the tensors ends.
+    #[expect(clippy::type_complexity, reason = "the parts of one value")]
+    pub(crate) fn take_apart(
+        self,
+    ) -> (Config, BTreeMap<String, Var>, BTreeMap<String, Tensor>, Option<(AdapterConfig, Adapted)>, u64) {
+        let Self { config, vars, frozen, adapter, version, network } = self;
+        drop(network);
+        (config, vars, frozen, adapter, version)
     }
 
     /// A decoder with random weights: the same for the same configuration and seed, everywhere.

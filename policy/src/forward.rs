@@ -5,12 +5,12 @@ mod feed_forward;
 mod mixture;
 mod parts;
 
-use crate::ops::{self, Heads, Rope, RopeTable};
+use crate::ops::{self, Heads, Matrix, Rope, RopeTable};
 use crate::{Config, PolicyError};
 use candle_core::Tensor;
 use feed_forward::{FeedForward, FeedForwardTape};
 pub(crate) use parts::Parts;
-use parts::{Projection, Weight};
+use parts::{MatrixWeight, Projection, Weight, apply_all};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The tensors of one block.
@@ -32,10 +32,10 @@ pub(crate) struct Network {
     eps: f64,
     /// Rotary frequencies, and the factor of their cosines and sines.
     frequencies: (Vec<f32>, f32),
-    embedding: Weight,
+    embedding: MatrixWeight,
     blocks: Vec<Block>,
     norm: Weight,
-    head: Weight,
+    head: MatrixWeight,
     /// Whether the output matrix is the embedding.
     tied: bool,
     angles: Mutex<Arc<RopeTable>>,
@@ -127,9 +127,9 @@ impl Network {
                 feed_forward: FeedForward::new(parts, config, number, &layer)?,
             })
         };
-        let embedding = parts.weight("model.embed_tokens.weight")?;
+        let embedding = parts.matrix("model.embed_tokens.weight")?;
         let frequencies = config.rope_scaling.frequencies(config.head_dim, config.rope_theta);
-        let head = if config.tie_word_embeddings { embedding.clone() } else { parts.weight("lm_head.weight")? };
+        let head = if config.tie_word_embeddings { embedding.clone() } else { parts.matrix("lm_head.weight")? };
         Ok(Self {
             heads: Heads { heads: config.heads, kv_heads: config.kv_heads, dim: config.head_dim },
             eps: config.rms_norm_eps,
@@ -144,8 +144,8 @@ impl Network {
     }
 
     /// The output matrix `[vocabulary, width]`.
-    pub(crate) fn head(&self) -> &Tensor {
-        &self.head.tensor
+    pub(crate) fn head(&self) -> &Matrix {
+        &self.head.matrix
     }
 
     /// The shape of attention.
@@ -160,8 +160,9 @@ impl Network {
         attend: &mut dyn Attend,
         mut tape: Option<&mut Tape>,
     ) -> candle_core::Result<Tensor> {
+        crate::memory::keep();
         let rope = self.rope(&rows.positions);
-        let mut x = ops::gather_rows(&self.embedding.tensor, &rows.ids)?;
+        let mut x = self.embedding.matrix.gather(&rows.ids)?;
         for layer in 0..self.blocks.len() {
             let (next, inner) = self.block(layer, &x, rows, &rope, attend)?;
             if let Some(tape) = tape.as_deref_mut() {
@@ -208,7 +209,7 @@ impl Network {
         attend: &mut dyn Attend,
     ) -> candle_core::Result<AttentionTape> {
         let h = ops::rms_norm(x, &block.input_norm.tensor, self.eps)?;
-        let (mut q, mut k, v) = (block.q.apply(&h)?, block.k.apply(&h)?, block.v.apply(&h)?);
+        let [mut q, mut k, v] = apply_all([&block.q, &block.k, &block.v], &h)?;
         let mut raw = None;
         if let Some([q_norm, k_norm]) = &block.head_norms {
             let normed = [ops::rms_norm(&q, &q_norm.tensor, self.eps)?, ops::rms_norm(&k, &k_norm.tensor, self.eps)?];

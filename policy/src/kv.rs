@@ -4,6 +4,9 @@ use crate::forward::Attend;
 use crate::ops::{self, Heads, KeyValues};
 use candle_core::{Device, Tensor};
 
+/// New rows of one cache from which on its heads run side by side.
+const ROWS_WORTH_SPLITTING: usize = 16;
+
 /// What is cached for one row. Keys and values are a function of the tokens alone, so any cache whose tokens begin like a
 /// context can serve that context as far as they agree.
 #[derive(Clone, Debug, Default)]
@@ -100,24 +103,30 @@ impl Segment<'_> {
         &mut self,
         layer: usize,
         heads: Heads,
-        keys: impl Iterator<Item = (&'k [f32], &'k [f32])> + Clone,
+        keys: impl Iterator<Item = (&'k [f32], &'k [f32])> + Clone + Sync,
         q: &[f32],
         out: &mut [f32],
     ) {
+        use rayon::prelude::*;
         let (dim, group) = (heads.dim, heads.group());
         let (part, width, start) = (group * dim, heads.heads * dim, self.cache.tokens.len());
         let lens: Vec<usize> = (0..self.rows).flat_map(|row| std::iter::repeat_n(start + row + 1, group)).collect();
-        let mut result = vec![0.0; self.rows * part];
-        for kv_head in 0..heads.kv_heads {
-            let kv = &mut self.cache.heads[layer * heads.kv_heads + kv_head];
+        let columns = |kv_head: usize, row: usize| row * width + kv_head * part;
+        let own = &mut self.cache.heads[layer * heads.kv_heads..][..heads.kv_heads];
+        // The heads of many new rows are worth a thread each.
+        let apart = if self.rows < ROWS_WORTH_SPLITTING { heads.kv_heads } else { 1 };
+        let results = own.par_iter_mut().with_min_len(apart).enumerate().map(|(kv_head, kv)| {
             for (k, v) in keys.clone() {
                 kv.push(&k[kv_head * dim..][..dim], &v[kv_head * dim..][..dim]);
             }
-            let columns = |row: usize| row * width + kv_head * part;
-            let q: Vec<f32> = (0..self.rows).flat_map(|row| &q[columns(row)..][..part]).copied().collect();
+            let q: Vec<f32> = (0..self.rows).flat_map(|row| &q[columns(kv_head, row)..][..part]).copied().collect();
+            let mut result = vec![0.0; self.rows * part];
             ops::attend_rows(kv, dim, heads.scale(), &q, &lens, &mut result);
+            result
+        });
+        for (kv_head, result) in results.collect::<Vec<_>>().iter().enumerate() {
             for (row, result) in result.chunks_exact(part).enumerate() {
-                out[columns(row)..][..part].copy_from_slice(result);
+                out[columns(kv_head, row)..][..part].copy_from_slice(result);
             }
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! One differentiable decoder ([`Decoder`]) serves both the trainer, which runs it over whole sequences
 //! ([`Decoder::token_logprobs`]), and the sampler ([`LocalPolicy`]), which runs it token by token over key-value caches.
-//! The two agree bit for bit, because a row of any of its operations is a function of that row alone: matrix products are
-//! padded to a row count from which rows are independent, and attention reduces over key positions in one fixed order,
-//! in the same function, whether the keys come from a cache or from the sequence itself.
+//! The two agree bit for bit, because a row of any of its operations is a function of that row alone: every number of a matrix
+//! product is one chain of multiply-adds in one order, whatever runs beside it, and attention reduces over key positions in one
+//! fixed order, in the same function, whether the keys come from a cache or from the sequence itself.
 #![forbid(unsafe_code)]
 
 mod chat;
@@ -17,8 +17,10 @@ mod footprint;
 mod forward;
 mod gguf;
 mod kv;
+mod laid_out;
 mod local;
 mod lora;
+mod memory;
 mod mini;
 mod ops;
 mod packed;

@@ -1,12 +1,14 @@
 //! The sampler over a local decoder.
 
 use crate::completion::{self, Growing, Stops};
-use crate::forward::Rows;
+use crate::forward::{Network, Rows};
 use crate::gguf::Gguf;
 use crate::kv::{Cache, CachedAttend, Segment};
+use crate::laid_out::LaidOut;
+use crate::parallel::awake;
 use crate::pool::{Pool, Shape};
 use crate::sample::{Completion, Identity, Policy, Request};
-use crate::{Chat, Decoder, PolicyError, ops, sampling, side_by_side};
+use crate::{Chat, Config, Decoder, PolicyError, ops, sampling, side_by_side};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +27,9 @@ const MOST_RESERVED: usize = 2048;
 
 /// Fewer rows than this are not worth a thread of their own.
 const ROWS_PER_THREAD: usize = 4;
+
+/// Weights, in numbers, that stay in a core's cache from step to step.
+const IN_CACHE: usize = 4 << 20;
 
 /// What the sampler may use. It changes speed, never results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +51,8 @@ impl Default for Limits {
 /// A completion is a function of the weights, the context, the sampler settings and the key. Caches, their eviction, the rest
 /// of the batch and the number of threads decide only how fast it comes.
 pub struct LocalPolicy {
-    decoder: Decoder,
+    config: Config,
+    weights: Weights,
     chat: Chat,
     identity: Identity,
     limits: Limits,
@@ -54,6 +60,14 @@ pub struct LocalPolicy {
     pool: Pool,
     shape: Shape,
     calls: u64,
+}
+
+/// The weights, until the first completion as they were given, then laid out for sampling.
+enum Weights {
+    Given(Box<Decoder>),
+    LaidOut(Box<LaidOut>),
+    /// A change of the layout failed half-way.
+    Lost,
 }
 
 impl LocalPolicy {
@@ -98,9 +112,10 @@ impl LocalPolicy {
             return Err(PolicyError::Vocabulary { tokenizer: chat.vocab_size(), model });
         }
         let identity = Identity { name: name.to_owned(), weights: decoder.digest()?, version: decoder.version() };
-        let shape = Shape { layers: decoder.config().layers, heads: decoder.network().heads() };
-        let pool = Pool::new(limits.cache_bytes, shape);
-        Ok(Self { decoder, chat, identity, limits, stops: Stops::default(), pool, shape, calls: 0 })
+        let (config, stops) = (decoder.config().clone(), Stops::default());
+        let shape = Shape { layers: config.layers, heads: decoder.network().heads() };
+        let (pool, weights) = (Pool::new(limits.cache_bytes, shape), Weights::Given(Box::new(decoder)));
+        Ok(Self { config, weights, chat, identity, limits, stops, pool, shape, calls: 0 })
     }
 
     /// The same policy, whose completions also end where `stops` says.
@@ -115,9 +130,9 @@ impl LocalPolicy {
         &self.chat
     }
 
-    /// The decoder.
-    pub fn decoder(&self) -> &Decoder {
-        &self.decoder
+    /// The model's shape.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The same policy with other limits; its caches are dropped.
@@ -127,8 +142,33 @@ impl LocalPolicy {
     }
 
     /// Gives the decoder back; caches are dropped.
-    pub fn into_decoder(self) -> Decoder {
-        self.decoder
+    ///
+    /// # Errors
+    /// When memory for the tensors cannot be had.
+    pub fn into_decoder(self) -> Result<Decoder, PolicyError> {
+        match self.weights {
+            Weights::Given(decoder) => Ok(*decoder),
+            Weights::LaidOut(weights) => weights.into_decoder(),
+            Weights::Lost => Err(lost()),
+        }
+    }
+
+    /// Lays the weights out for sampling, once.
+    fn lay_out(&mut self) -> Result<(), PolicyError> {
+        if matches!(self.weights, Weights::Given(_))
+            && let Weights::Given(decoder) = std::mem::replace(&mut self.weights, Weights::Lost)
+        {
+            self.weights = Weights::LaidOut(Box::new(LaidOut::new(*decoder)?));
+        }
+        Ok(())
+    }
+
+    fn network(&self) -> Result<&Network, PolicyError> {
+        match &self.weights {
+            Weights::Given(decoder) => Ok(decoder.network()),
+            Weights::LaidOut(weights) => Ok(weights.network()),
+            Weights::Lost => Err(lost()),
+        }
     }
 
     /// Cuts a batch into parts that fit the cache bound, none holding a row twice.
@@ -178,7 +218,8 @@ impl LocalPolicy {
         Ok(done.into_iter().flatten().collect())
     }
 
-    /// Brings every live row's cache to all of its context but the last token.
+    /// Brings the live rows' caches to their contexts, as far as is worth a pass of its own: what no other row waits for and fits
+    /// one pass is left to the first step, which needs the weights anyway.
     fn prefill(&mut self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
         let dim = self.shape.heads.dim;
         for row in live.iter_mut() {
@@ -196,7 +237,9 @@ impl LocalPolicy {
         }
         loop {
             let wave = wave(live);
-            if wave.is_empty() {
+            let missing = live.iter().filter(|row| row.missing() > 0).count();
+            let tokens = live.iter().map(|row| row.missing() + 1).sum::<usize>();
+            if wave.is_empty() || (wave.len() == missing && tokens <= self.limits.prefill_tokens) {
                 return Ok(());
             }
             self.fill(live, &wave)?;
@@ -211,7 +254,7 @@ impl LocalPolicy {
     }
 
     fn fresh(&self) -> Cache {
-        Cache::new(self.decoder.config().layers, self.decoder.config().kv_heads)
+        Cache::new(self.config.layers, self.config.kv_heads)
     }
 
     /// Runs the missing context tokens of the rows in `wave`, as many a pass as the limit allows.
@@ -252,7 +295,7 @@ impl LocalPolicy {
             segments.push(Segment { cache, rows: new.len() });
             tokens.push(new);
         }
-        let network = self.decoder.network();
+        let network = self.network()?;
         let hidden = network.hidden(&rows, &mut CachedAttend { segments: &mut segments }, None)?;
         for (segment, new) in segments.iter_mut().zip(tokens) {
             segment.cache.tokens.extend_from_slice(new);
@@ -269,9 +312,14 @@ impl LocalPolicy {
         result
     }
 
-    /// Gives every live row up to [`STRIDE`] tokens. A step of a few rows has too little work to share: with several threads,
-    /// each takes rows of its own and runs its steps alone. No row's result depends on which others are with it.
+    /// Gives every live row up to [`STRIDE`] tokens. With several threads, either they share each product, so that the weights
+    /// are read once for all rows; or, where the weights stay in the caches of every core and a step has too little work to
+    /// share, each takes rows of its own and runs its steps alone. No row's result depends on which others are with it.
     fn advance(&self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
+        let apart = self.config.parameters() as usize <= IN_CACHE;
+        if !apart {
+            return awake(|| self.steps(live));
+        }
         let groups = rayon::current_num_threads().min(live.len() / ROWS_PER_THREAD).max(1);
         if groups == 1 {
             return self.steps(live);
@@ -296,17 +344,17 @@ impl LocalPolicy {
         Ok(())
     }
 
-    /// Feeds every row its last token and draws the next.
+    /// Feeds every row what it has not read yet, in the first step the rest of its context, and draws the next token.
     fn step(&self, live: &mut [&mut Live<'_>]) -> Result<(), PolicyError> {
         use rayon::prelude::*;
-        let width = self.decoder.config().vocab_size;
-        let last: Vec<[u32; 1]> = live.iter().map(|row| row.last()).collect();
+        let width = self.config.vocab_size;
+        let pending: Vec<Vec<u32>> = live.iter().map(|row| row.pending().to_vec()).collect();
         let keys: Vec<_> = live
             .iter()
             .map(|row| (row.request.row, row.request.sampler, row.request.key, row.growing.tokens.len()))
             .collect();
         let mut drawn = Vec::new();
-        let work = live.iter_mut().zip(&last).map(|(row, last)| (&mut row.cache, last.as_slice())).collect();
+        let work = live.iter_mut().zip(&pending).map(|(row, new)| (&mut row.cache, new.as_slice())).collect();
         self.pass(work, true, |logits| {
             let rows = logits.par_chunks(width).zip(&keys).with_min_len(8);
             drawn = rows
@@ -322,6 +370,10 @@ impl LocalPolicy {
         }
         Ok(())
     }
+}
+
+fn lost() -> PolicyError {
+    PolicyError::Weights { reason: "they were lost when laying them out failed; load the policy again".to_owned() }
 }
 
 /// A row that is being completed.
@@ -342,8 +394,17 @@ impl<'a> Live<'a> {
         self.request.context.split_last().map_or(&[], |(_, prompt)| prompt)
     }
 
-    fn last(&self) -> [u32; 1] {
-        [self.growing.tokens.last().or(self.request.context.last()).copied().unwrap_or_default()]
+    /// The tokens that its cache does not hold yet: at least one.
+    fn pending(&self) -> &[u32] {
+        match self.growing.tokens.last_chunk::<1>() {
+            Some(last) => last,
+            None => self.request.context.get(self.cache.tokens.len()..).unwrap_or_default(),
+        }
+    }
+
+    /// Context tokens that its cache does not hold yet, but for the last.
+    fn missing(&self) -> usize {
+        self.prompt().len().saturating_sub(self.cache.tokens.len())
     }
 }
 
@@ -379,14 +440,18 @@ impl Policy for LocalPolicy {
     }
 
     fn sample(&mut self, batch: &[Request<'_>]) -> Result<Vec<Completion>, PolicyError> {
-        let vocab_size = self.decoder.config().vocab_size;
+        let vocab_size = self.config.vocab_size;
         batch.iter().try_for_each(|request| completion::check(request, vocab_size))?;
-        let mut all = Vec::with_capacity(batch.len());
-        for part in self.parts(batch) {
-            self.calls += 1;
-            all.extend(self.complete(part)?);
-        }
-        Ok(all)
+        self.lay_out()?;
+        // On a thread of the pool from the start: to hand over every product from outside would cost more than the product.
+        rayon::scope(|_| {
+            let mut all = Vec::with_capacity(batch.len());
+            for part in self.parts(batch) {
+                self.calls += 1;
+                all.extend(self.complete(part)?);
+            }
+            Ok(all)
+        })
     }
 
     fn release(&mut self, row: u64) {

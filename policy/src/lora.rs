@@ -201,7 +201,7 @@ pub(crate) fn is_adapter(dir: &Path) -> bool {
 /// The adapter in `dir` on the base model that it names.
 pub(crate) fn load(dir: &Path) -> Result<Decoder, PolicyError> {
     let base = match adapter_base(dir)? {
-        Some(name) if name == crate::MINI => crate::mini()?.into_decoder(),
+        Some(name) if name == crate::MINI => crate::mini()?.into_decoder()?,
         Some(name) => {
             let beside = dir.join(&name);
             let folder = if Path::new(&name).exists() { Path::new(&name) } else { &beside };

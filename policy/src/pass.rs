@@ -49,7 +49,8 @@ impl Pass {
         };
         let mut tape = Tape::new(options.checkpoints);
         let hidden = network.hidden(&rows, &mut PathAttend { branches: &layout.branches }, Some(&mut tape))?;
-        let picked: Vec<f32> = ops::token_logprob(&hidden, network.head(), &layout.picks)?.flatten_all()?.to_vec1()?;
+        let picked: Vec<f32> =
+            ops::token_logprob(&hidden, network.head().tensor()?, &layout.picks)?.flatten_all()?.to_vec1()?;
         let (logprobs, entropies) = picked.split_at(layout.picks.len());
         let scores = [layout.spread(logprobs), layout.spread(entropies)].concat();
         Ok(Self { network, rows, layout, tape, scores })
@@ -60,7 +61,8 @@ impl Pass {
         let layout = if share_prefixes { Layout::shared(packed) } else { Layout::plain(packed) };
         let Layout { ids, positions, branches, wanted, picks, targets } = layout;
         let hidden = network.hidden(&Rows { ids, positions, wanted }, &mut PathAttend { branches: &branches }, None)?;
-        let picked: Vec<f32> = ops::token_logprob(&hidden, network.head(), &picks)?.flatten_all()?.to_vec1()?;
+        let picked: Vec<f32> =
+            ops::token_logprob(&hidden, network.head().tensor()?, &picks)?.flatten_all()?.to_vec1()?;
         Ok(targets.iter().map(|pick| picked[*pick]).collect())
     }
 

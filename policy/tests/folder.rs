@@ -26,8 +26,8 @@ fn a_saved_folder_is_the_same_policy() {
     let identity = policy.identity();
     assert_eq!((identity.name.as_str(), identity.version), ("ckpt-17", 17));
     assert_eq!(identity.weights, decoder.digest().unwrap());
-    assert_eq!(policy.decoder().to_bytes().unwrap(), decoder.to_bytes().unwrap());
     assert_eq!(policy.chat().digest(), chat.digest());
+    assert_eq!(policy.into_decoder().unwrap().to_bytes().unwrap(), decoder.to_bytes().unwrap());
     let mut names: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["config.json", "model.safetensors", "tokenizer.json"]);

@@ -111,7 +111,7 @@ fn sampled_and_trained_logprobs_have_the_same_bits() {
     };
     let packed = Packed { sequences: contexts.iter().zip(&done).map(sequence).collect() };
     let sampled: Vec<f32> = done.iter().flat_map(|done| done.logprobs.clone()).collect();
-    assert_eq!(logprobs(policy.decoder(), &packed), sampled);
+    assert_eq!(logprobs(&policy.into_decoder().unwrap(), &packed), sampled);
     assert_ne!(logprobs(&base(), &packed), sampled, "the adapter did something");
 }
 

@@ -76,7 +76,7 @@ fn smollm2_is_read_from_its_file_and_answers() {
     let Some(models) = models() else { return };
     let mut policy = LocalPolicy::load(&models.join("SmolLM2-135M-Instruct.Q4_1.gguf"), Limits::default()).unwrap();
     let chat = policy.chat().clone();
-    assert_eq!(policy.decoder().config().parameters(), 134_515_008);
+    assert_eq!(policy.config().parameters(), 134_515_008);
     assert_eq!(chat.rewrites_history(), None);
     let ids = chat.encode_action(TEXT).unwrap();
     assert_eq!(chat.decode(&ids), TEXT);

@@ -5,16 +5,19 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rao_engine::EngineError;
 use rao_engine::fork::{self, Base};
 use rao_engine::record::{self, Plan};
 use rao_engine::repl::{Cpython, CpythonOptions, Monty, ReplEngine};
+use rao_engine::{EngineError, SERVED, SERVED_TEXT};
 use rao_store::archive::ArchiveReader;
 use rao_store::event::{Body, Event, ForkBase, HostFacts, Kind, RolloutStarted, RunStarted};
 use rao_store::{EventSource, Filter, FindingClass, Log, LogError, Reader, RolloutId, RunId, Seq, Stream};
 
 use crate::check::{Check, Divergence, Means, ReplayError, Request, first_difference, manifest, replay_rollout};
 use crate::recorded::{self, FORK_FACT, RecordedError};
+
+/// The ending of what lies beside a log as its data.
+const BESIDE: &str = ".data";
 
 /// Why a log could not be tested.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +78,18 @@ pub struct Case {
     pub path: PathBuf,
 }
 
+impl Case {
+    /// The data that lies beside the log: `crafting.data`, a file or a folder, for the logs `crafting` and
+    /// `crafting.raolog`.
+    #[must_use]
+    pub fn data(&self) -> Option<PathBuf> {
+        let stem = if is_archive(&self.path) { self.path.file_stem() } else { self.path.file_name() };
+        let mut name = stem?.to_owned();
+        name.push(BESIDE);
+        Some(self.path.with_file_name(name)).filter(|data| data.exists())
+    }
+}
+
 /// What testing a log gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
@@ -88,6 +103,9 @@ pub struct Report {
     pub policy_calls: u64,
     /// Nodes judged.
     pub judge_calls: u64,
+    /// Runs whose policy was a server, of those that were to be sampled again: no server repeats itself, so they were
+    /// checked at [`Check::Tools`].
+    pub served: u64,
     /// Rollouts that the run was to hold and that have no end.
     pub incomplete: Vec<String>,
     /// The first event that differs.
@@ -145,15 +163,15 @@ fn collect(folder: &Path, above: &str, cases: &mut Vec<Case>) -> Result<(), Test
         let name = format!("{above}{own}");
         if is_log(&path) {
             cases.push(Case { name, path });
-        } else if path.is_dir() && !own.starts_with('.') {
+        } else if path.is_dir() && !own.starts_with('.') && !own.ends_with(BESIDE) {
             collect(&path, &format!("{name}/"), cases)?;
         }
     }
     Ok(())
 }
 
-/// Replays every recorded run of a log, up to the first event that differs. `data` is the folder with TextCraft-Synth's own
-/// files.
+/// Replays every recorded run of a log, up to the first event that differs. `data` is what its world was made from, for
+/// logs that used files. Runs of served policies are checked at [`Check::Tools`] at most.
 ///
 /// # Errors
 /// When the log is damaged, or what it was recorded with is not there.
@@ -184,11 +202,14 @@ fn engine(started: &RunStarted) -> Result<Arc<dyn ReplEngine>, TestError> {
 fn replay_run(
     source: &dyn EventSource,
     run: RunId,
-    check: Check,
+    asked: Check,
     data: Option<&Path>,
     report: &mut Report,
 ) -> Result<(), TestError> {
     let (started, config) = manifest(source, run)?;
+    let is_served = matches!(started.policy.kind.as_str(), SERVED | SERVED_TEXT);
+    let check = if is_served { asked.min(Check::Tools) } else { asked };
+    report.served += u64::from(is_served && asked == Check::Tokens);
     let repl = if check == Check::Fold { Arc::new(Monty::new()) } else { engine(&started)? };
     let mut means = Means { env: None, repl, actor: None };
     if check >= Check::Tools {

@@ -100,7 +100,8 @@ pub fn wilson(successes: u64, trials: u64) -> (f64, f64) {
     let scale = 1.0 + Z * Z / n;
     let middle = (p + Z * Z / (2.0 * n)) / scale;
     let half = Z * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt() / scale;
-    ((middle - half).max(0.0), (middle + half).min(1.0))
+    // At none and at all of them a bound is the share itself, which rounding may miss by the last bit.
+    ((middle - half).clamp(0.0, p), (middle + half).clamp(p, 1.0))
 }
 
 /// The difference of two shares, second less first, with its 95 % interval (Newcombe's hybrid score method).
@@ -128,6 +129,19 @@ mod tests {
             assert!((got - value).abs() < 0.01, "{freedom}: {got}");
         }
         assert!((student(1e9) - Z).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_share_lies_in_its_own_interval() {
+        for trials in 1..200 {
+            let ((none, _), (_, all)) = (wilson(0, trials), wilson(trials, trials));
+            assert_eq!((none, all), (0.0, 1.0), "{trials}");
+            for successes in 0..=trials {
+                let (low, high) = wilson(successes, trials);
+                let share = successes as f64 / trials as f64;
+                assert!(low <= share && share <= high, "{successes} of {trials}: {low} to {high}");
+            }
+        }
     }
 
     #[test]

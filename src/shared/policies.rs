@@ -67,7 +67,7 @@ impl Loaded {
     pub(crate) fn positions(&self) -> Option<usize> {
         match self {
             Loaded::Scripted(..) => None,
-            Loaded::Local(policy, _) => Some(policy.decoder().config().max_positions),
+            Loaded::Local(policy, _) => Some(policy.config().max_positions),
             Loaded::Quantized(policy, _) => Some(policy.positions()),
             Loaded::Served(served, _) => served.window().map(|window| window as usize),
         }
@@ -106,7 +106,7 @@ fn load_adapted(name: &PolicyName, adapter: &Path, limits: Limits) -> Result<Loa
         PolicyName::Mini => {
             let policy = rao_policy::mini()?;
             let chat = policy.chat().clone();
-            (policy.into_decoder(), chat)
+            (policy.into_decoder()?, chat)
         }
         PolicyName::Local(folder) => (Decoder::load(folder)?, Chat::load(folder)?),
         _ => return Err(Failure::usage("only models have adapters").help("choose --policy mini or local:PATH")),
@@ -198,6 +198,11 @@ fn recorded_name(started: &RunStarted, host: &HostFacts) -> Result<PolicyName, F
     }
 }
 
+/// The name of the run's tokenizer, if it is one of the program's that scripted policies do not take anyway.
+fn own_tokenizer(started: &RunStarted) -> Option<&'static str> {
+    Chat::bytes().is_ok_and(|chat| Digest(chat.digest()) == started.policy.tokenizer).then_some("bytes")
+}
+
 /// Loads the policy that recorded a run, or the one that the user names in its place, and checks that it is the one.
 pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs) -> Result<Loaded, Failure> {
     let name = match &args.policy {
@@ -209,6 +214,9 @@ pub(crate) fn recorded(started: &RunStarted, host: &HostFacts, args: &PolicyArgs
         (PolicyName::Served(_), None) => {
             let (server, tokenizer) = served::recorded_args(host, &args.server);
             load_named(&name, args.tokenizer.as_deref().or(tokenizer.as_deref()), &server, args.limits())?
+        }
+        (name @ (PolicyName::Oracle | PolicyName::Noisy), None) if args.tokenizer.is_none() => {
+            load_named(name, own_tokenizer(started), &args.server, args.limits())?
         }
         (name, None) => load_named(name, args.tokenizer.as_deref(), &args.server, args.limits())?,
     };

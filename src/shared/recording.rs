@@ -12,18 +12,20 @@ use rao_engine::repl::{CellLimits, ReplEngine};
 use rao_engine::rounds::Standing;
 use rao_engine::{Actor, BudgetModel, EngineConfig, EngineError, Judges};
 use rao_envs::judge::Panel;
-use rao_envs::{EnvSettings, Environment, Options, PromptStyle, Selection, Split, Task, catalog};
+use rao_envs::{EnvSettings, Environment, Options, PromptStyle, Selection, Split, catalog};
 use rao_replay::rejudge::on_record;
-use rao_store::event::{Body, HostFacts, Kind, RunStarted};
-use rao_store::{EventSource, Filter, Log, RolloutId, RunId, Seq, Stream};
+use rao_store::event::HostFacts;
+use rao_store::{EventSource, Log, RolloutId, RunId};
 use serde::{Deserialize, Serialize};
 
 use super::args::{BudgetName, Count, DataArgs, EngineArgs, EnvName, PolicyArgs, PromptName, SplitName, TaskArgs};
 use super::exit::{Code, Failure};
+use super::hints;
 use super::judges;
 use super::open;
 use super::policies::{self, Loaded, MODEL_FACT};
 use super::repls::{self, PythonArgs};
+use super::worlds;
 
 /// The fact under which a run notes how its tasks were chosen; a resumed run chooses them again.
 pub(crate) const SELECTION_FACT: &str = "selection";
@@ -79,6 +81,11 @@ pub(crate) fn stored_presets(host: &HostFacts) -> Option<String> {
 
 /// The environment that flags describe.
 pub(crate) fn environment(tasks: &TaskArgs) -> Result<Arc<dyn Environment>, Failure> {
+    Ok(catalog::open(tasks.env.name(), &env_settings(tasks))?)
+}
+
+/// What flags say of an environment.
+pub(super) fn env_settings(tasks: &TaskArgs) -> EnvSettings {
     let mut options = Options::default();
     let mut data = tasks.data.data.clone();
     if tasks.env == EnvName::Textcraft {
@@ -89,8 +96,7 @@ pub(crate) fn environment(tasks: &TaskArgs) -> Result<Arc<dyn Environment>, Fail
         }
     }
     let options = tasks.env_option.iter().fold(options, |options, (name, value)| options.with(name, value));
-    let search_key = open::search_key();
-    Ok(catalog::open(tasks.env.name(), &EnvSettings { data, options, search_key })?)
+    EnvSettings { data, options, search_key: open::search_key() }
 }
 
 /// The tasks that flags choose.
@@ -144,7 +150,7 @@ pub(crate) fn engine_config(
             BudgetName::Shared => BudgetModel::Shared,
         },
         max_nodes: engine.max_nodes,
-        context: engine.context.unwrap_or(defaults.context),
+        context: engine.context.unwrap_or_else(|| fitting(defaults.context, policy)),
         max_tokens: engine.max_tokens.unwrap_or(match prompt {
             PromptStyle::Brief => 256,
             PromptStyle::Full => defaults.max_tokens.unwrap_or(1024),
@@ -166,6 +172,11 @@ pub(crate) fn engine_config(
     Ok(config)
 }
 
+/// The environment's own window, or the model's if that is smaller.
+fn fitting(window: u32, policy: &Loaded) -> u32 {
+    policy.positions().and_then(|positions| u32::try_from(positions).ok()).map_or(window, |most| window.min(most))
+}
+
 pub(crate) fn check_positions(config: &EngineConfig, policy: &Loaded) -> Result<(), Failure> {
     match policy.positions() {
         Some(positions) if positions < config.context as usize => {
@@ -185,7 +196,9 @@ pub(crate) fn setup(
     choices: Choices,
 ) -> Result<Setup, Failure> {
     let loaded = policies::load(policy)?;
-    setup_with(tasks, engine, loaded, choices)
+    let setup = setup_with(tasks, engine, loaded, choices)?;
+    hints::before(tasks, engine, policy, &setup);
+    Ok(setup)
 }
 
 /// The same with a policy that is loaded already.
@@ -202,6 +215,7 @@ pub(crate) fn setup_with(
     let chosen = env.tasks(&selection)?;
     let mut host = host_facts(&selection, policy.folder());
     policy.add_facts(&mut host);
+    worlds::add_fact(tasks, &mut host);
     judges::add_facts(engine.judge.as_ref(), engine.child_judge.as_ref(), &mut host);
     let actor = policy.into_actor(&config)?;
     let plan = Plan {
@@ -244,11 +258,8 @@ pub(crate) fn resume_setup(
         .ok_or_else(|| unreadable("choice of tasks", "the log does not note it".into()))?;
     let stored: StoredSelection =
         serde_json::from_str(stored).map_err(|error| unreadable("choice of tasks", error.to_string()))?;
-    let env = open::recorded_environment(&started, data)?;
-    let tasks = match logged_tasks(source, run, &started)? {
-        Some(tasks) => tasks,
-        None => env.tasks(&stored.selection())?,
-    };
+    let env = worlds::resumed(&started, &host, data)?;
+    let tasks = env.tasks(&stored.selection())?;
     let repl = repls::recorded(&started.repl, python)?;
     if repl.identity() != started.repl {
         let message = format!("run {run} was recorded with `{}`, this program has `{}`", started.repl, repl.identity());
@@ -271,25 +282,6 @@ pub(crate) fn resume_setup(
         return Err(Failure::new(Code::Unavailable, message).help("name the right ones with `--policy local:DIR`"));
     }
     Ok(Setup { plan, actor, repl, host })
-}
-
-/// The tasks of a run out of its log, where every group has begun: then nobody needs what they were chosen from. `None`
-/// otherwise.
-fn logged_tasks(source: &dyn EventSource, run: RunId, started: &RunStarted) -> Result<Option<Vec<Task>>, Failure> {
-    let mut tasks: Vec<Option<Task>> = vec![None; started.tasks as usize];
-    for rollout in &started.rollouts {
-        let group = (rollout.0 / started.group_size.max(1)) as usize;
-        let Some(place) = tasks.get_mut(group).filter(|place| place.is_none()) else { continue };
-        let stream = Stream::Rollout(run, *rollout);
-        if source.head(stream).is_none() {
-            continue;
-        }
-        let first = source.events(stream, Seq(0), &Filter::kinds([Kind::RolloutStarted])).next().transpose()?;
-        if let Some(Body::RolloutStarted(begun)) = first.map(|event| event.body) {
-            *place = Some(record::task_from_json(&begun.task)?);
-        }
-    }
-    Ok(tasks.into_iter().collect())
 }
 
 fn host_facts(selection: &Selection, model: Option<&Path>) -> HostFacts {

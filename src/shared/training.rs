@@ -24,7 +24,7 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings, resources: Resources
         PolicyName::Mini => {
             let policy = rao_policy::mini()?;
             let tokenizer = policy.chat().to_json().to_vec();
-            let mut trainer = Trainer::new(policy.into_decoder(), tokenizer, settings, resources)?;
+            let mut trainer = Trainer::new(policy.into_decoder()?, tokenizer, settings, resources)?;
             trainer.set_base(rao_policy::MINI);
             Ok(trainer)
         }
@@ -55,7 +55,7 @@ pub(crate) fn fresh(model: &PolicyName, settings: Settings, resources: Resources
 /// The weights of a named model.
 pub(crate) fn weights(model: &PolicyName) -> Result<Decoder, Failure> {
     match model {
-        PolicyName::Mini => Ok(rao_policy::mini()?.into_decoder()),
+        PolicyName::Mini => Ok(rao_policy::mini()?.into_decoder()?),
         PolicyName::Local(folder) => Ok(Decoder::load(folder)?),
         _ => Err(Failure::usage("only mini and model folders have weights").help("choose mini or a model folder")),
     }

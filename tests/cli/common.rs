@@ -75,9 +75,7 @@ impl Place {
     pub(crate) fn replays_every_event(&self, recorded: &Value) {
         let events = recorded["events"].as_u64().unwrap();
         for check in ["fold", "cells", "tools", "tokens"] {
-            let mut flags = vec!["replay", "--check", check];
-            flags.extend(if check == "tokens" { ["--tokenizer", "bytes"].as_slice() } else { &[] });
-            let replayed = self.json(&flags);
+            let replayed = self.json(&["replay", "--check", check]);
             assert!(replayed["divergence"].is_null(), "{check}: {replayed}");
             let rows = replayed["rollouts"].as_array().unwrap();
             let compared: u64 = rows.iter().map(|row| row["compared"].as_u64().unwrap()).sum();

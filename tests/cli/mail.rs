@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::common::{Place, text};
+use crate::common::Place;
 
 /// Records questions about the synthetic mailbox.
 fn record(place: &Place, policy: &str, more: &[&str]) -> serde_json::Value {
@@ -23,34 +23,6 @@ fn every_check_replays_what_oracle_and_noisy_did() {
         }
     }
     assert_eq!(place.json(&["verify"])["intact"], true);
-}
-
-#[test]
-fn the_recursive_oracle_needs_less_context_than_the_flat_one() {
-    let place = Place::new();
-    let flags = ["--preset", "hard", "--tasks", "8", "--group", "1", "--context", "12000", "--prompt", "brief"];
-    let rate = |more: &[&str]| {
-        let all = [flags.as_slice(), more].concat();
-        record(&place, "oracle", &all)["success"].as_f64().unwrap()
-    };
-    let (recursive, flat) = (rate(&[]), rate(&["--flat"]));
-    assert_eq!(recursive, 1.0);
-    assert!(flat <= 0.5, "a single agent's context holds only some of the mails: {flat}");
-}
-
-#[test]
-fn mail_is_evaluated_and_trained_on() {
-    let place = Place::new();
-    let flags = ["eval", "--env", "mail", "--policy", "oracle", "--tokenizer", "bytes", "--tasks", "3"];
-    let evaluated = place.json(&flags);
-    let row = &evaluated["difficulties"][0];
-    assert_eq!((text(row, "difficulty"), row["tasks"].as_u64(), row["successes"].as_u64()), ("easy", Some(3), Some(3)));
-
-    record(&place, "oracle", &[]);
-    place.init_model();
-    record(&place, "oracle", &["--tokenizer", "model", "--tasks", "1", "--group", "1"]);
-    let trained = place.json(&["train", "--loss", "sft", "--model", "model", "--steps", "1", "--out", "trained"]);
-    assert_eq!(trained["steps"], 1, "{trained}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod deepdive_data;
 mod deepdive_search;
 mod doctor;
 mod durability;
+mod environments;
 mod errors;
 #[expect(dead_code, reason = "its own tests use the rest")]
 #[path = "../../policy/tests/served/fake.rs"]
@@ -31,6 +32,7 @@ mod oolong;
 mod prune;
 mod record_and_read;
 mod regression;
+mod resumed;
 mod schema;
 mod sealed;
 mod served;

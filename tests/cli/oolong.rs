@@ -32,21 +32,6 @@ fn oolong_replays_at_every_depth() {
 }
 
 #[test]
-fn oolong_is_evaluated_with_and_without_subagents() {
-    let place = Place::new();
-    let rate = |more: &[&str]| {
-        let mut flags = vec!["eval", "--env", "oolong", "--policy", "oracle", "--tokenizer", "bytes", "--preset", "8k"];
-        flags.extend(["--tasks", "6"]);
-        flags.extend(more);
-        let evaluated = place.json(&flags);
-        evaluated["difficulties"][0]["rate"].as_f64().unwrap()
-    };
-    // 32,000 characters, windows of 16,384 tokens of a byte each.
-    assert_eq!((rate(&[]), rate(&["--flat"])), (1.0, 0.0));
-    assert_eq!(rate(&["--flat", "--context", "65536"]), 1.0);
-}
-
-#[test]
 fn oolong_is_trained_on_and_graded_scores_reach_the_rewards() {
     let place = Place::new();
     record(&place, "noisy", &["--preset", "2k,8k", "--tasks", "8", "--group", "4"]);

@@ -92,6 +92,23 @@ fn a_replay_from_an_event_calls_nothing_before_it() {
     assert_eq!((row["tool_calls"].as_u64(), row["judge_calls"].as_u64()), (Some(0), Some(0)));
     let same = place.json(&["replay", "--from", &format!("latest/0#{last}")]);
     assert_eq!(same["rollouts"], end["rollouts"]);
+
+    // In the middle: the first replay keeps the sessions that it built, the second takes them up.
+    let cells = place.out(&["tail", "latest/0", "--json", "--kind", "cell_finished"]);
+    let events = cells.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let mut roots = events.filter(|event| event["body"]["node"] == "0").map(|event| text(&event, "event").to_owned());
+    let second = roots.nth(1).unwrap();
+    let seq = second.rsplit('#').next().unwrap().to_owned();
+    let from = ["replay", "latest/0", "--from", seq.as_str()];
+    let (first, again) = (place.out(&from), place.out(&from));
+    assert!(
+        !first.contains("taken up") && again.contains("taken up where an earlier replay kept them: 1 session"),
+        "{again}"
+    );
+    assert_eq!(place.out(&[&from[..], &["--fresh-sessions"]].concat()), first);
+    assert!(
+        place.out(&["verify"]).contains("intact") || place.json(&["verify"])["findings"].as_array().unwrap().is_empty()
+    );
 }
 
 #[test]

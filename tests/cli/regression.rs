@@ -8,7 +8,7 @@ use rao_store::event::{Body, Kind};
 use rao_store::{EventSource, Expected, Filter, Log, Options, Reader, Seq, Stream};
 
 /// Copies a log; `change` sees each stream's events before they are written.
-fn copy(from: &Path, to: &Path, change: &mut dyn FnMut(Stream, &mut Vec<Body>)) {
+pub(crate) fn copy(from: &Path, to: &Path, change: &mut dyn FnMut(Stream, &mut Vec<Body>)) {
     let (reader, _) = Reader::open(from).unwrap();
     let (log, _) = Log::open(to, Options::new(Arc::new(|| 0))).unwrap();
     for run in reader.runs() {
@@ -16,7 +16,9 @@ fn copy(from: &Path, to: &Path, change: &mut dyn FnMut(Stream, &mut Vec<Body>)) 
             let events = reader.events(stream, Seq(0), &Filter::all());
             let mut bodies: Vec<Body> = events.map(|event| event.unwrap().body).collect();
             change(stream, &mut bodies);
-            log.append(stream, Expected::Any, bodies).unwrap();
+            if !bodies.is_empty() {
+                log.append(stream, Expected::Any, bodies).unwrap();
+            }
         }
     }
     log.close().unwrap();
@@ -156,4 +158,36 @@ fn timeless(text: &str) -> String {
         _ => word,
     });
     words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_data_of_a_stored_log_lies_beside_it() {
+    let place = Place::new();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs/textcraft-minecraft.data");
+    let beside = place.path().join("logs/crafting.data");
+    std::fs::create_dir_all(&beside).unwrap();
+    for name in ["items.json", "recipes.json"] {
+        std::fs::copy(data.join(name), beside.join(name)).unwrap();
+    }
+    place.record_oracle(&["--data", "logs/crafting.data", "--log", "logs/crafting", "--context", "16384"]);
+    place.out(&["export", "latest", "logs/sealed.raolog", "--log", "logs/crafting"]);
+    // The archive's own data is not there.
+    let output = place.rao(&["test", "logs", "--check", "tokens"]).output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(report.contains("test crafting ... ok") && report.contains("test sealed.raolog ... FAILED"), "{report}");
+    assert!(report.contains("--data DIR"), "{report}");
+    place.out(&["test", "logs", "--data", "logs/crafting.data"]);
+    std::fs::rename(&beside, place.path().join("logs/sealed.data")).unwrap();
+    place.out(&["test", "logs/sealed.raolog", "--check", "tokens"]);
+    // What lies beside a log goes before what is named for all of them.
+    std::fs::create_dir(place.path().join("empty")).unwrap();
+    place.out(&["test", "logs/sealed.raolog", "--data", "empty"]);
+
+    // A recipe that changed is no longer what the log was recorded with.
+    let recipes = place.path().join("logs/sealed.data/recipes.json");
+    let changed = std::fs::read_to_string(&recipes).unwrap().replacen("\"count\":4", "\"count\":5", 1);
+    std::fs::write(&recipes, changed).unwrap();
+    let output = place.rao(&["test", "logs/sealed.raolog"]).output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(report.contains("the folder holds other recipes"), "{report}");
 }

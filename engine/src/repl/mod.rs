@@ -22,6 +22,7 @@ mod checks;
 mod compact;
 mod convert;
 mod cpython;
+mod kept;
 mod machine;
 mod monty;
 mod output;
@@ -29,10 +30,13 @@ mod rest;
 mod snapshot;
 mod thread;
 
+use std::sync::Arc;
+
 use rao_envs::{Args, Text, ToolResult};
 use serde::{Deserialize, Serialize};
 
 pub use self::cpython::{Cpython, CpythonError, CpythonOptions, Protections};
+pub use self::kept::{Keeping, KeptSessions};
 pub use self::monty::Monty;
 pub use self::thread::{host as on_host_thread, run as on_interpreter_thread};
 
@@ -221,6 +225,21 @@ pub trait ReplEngine: Send + Sync {
     /// [`ReplError::Snapshot`] if the bytes come from an engine of another identity or are no snapshot.
     fn restore(&self, functions: &[Function], limits: &CellLimits, snapshot: &[u8])
     -> Result<Box<dyn Repl>, ReplError>;
+
+    /// Whether a snapshot holds the session's state, so that to restore it runs no cell.
+    fn snapshots_are_quick(&self) -> bool {
+        false
+    }
+
+    /// Where sessions are kept that would have to be built again otherwise.
+    fn kept(&self) -> Option<&KeptSessions> {
+        None
+    }
+
+    /// The same engine without kept sessions, where it has some.
+    fn plain(&self) -> Option<Arc<dyn ReplEngine>> {
+        None
+    }
 }
 
 /// Why a session could not do what the host asked.

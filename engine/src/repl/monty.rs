@@ -52,6 +52,10 @@ impl ReplEngine for Monty {
         let setting = Arc::new(Setting { functions, limits, seed, variables });
         Session::from(setting, move |setting| Machine::from_snapshot(setting, parts))
     }
+
+    fn snapshots_are_quick(&self) -> bool {
+        true
+    }
 }
 
 /// What a session was opened with.

@@ -9,7 +9,7 @@ use crate::answer;
 use crate::error::EngineError;
 use crate::outside::CallSite;
 use crate::protocol;
-use crate::repl::{Call, CellOutput, Function, Limit, Progress, Repl, Reply};
+use crate::repl::{Call, CellOutput, Function, Limit, Progress, Reply};
 use crate::seed;
 use crate::session;
 use crate::tree::{Node, Step};
@@ -104,14 +104,9 @@ impl Rollout {
     /// where the log leaves the cell.
     pub(super) fn take_progress(&mut self, path: &NodePath, step: u32) -> Result<Progress, EngineError> {
         if !self.sessions.contains_key(path) {
-            let repl = self.open_repl(path)?;
+            let node = self.node(path)?;
+            let repl = self.opening(node).session(node, &self.whole(path)?)?;
             self.sessions.insert(path.clone(), Session { repl, stand_in: None, progress: None });
-            let (node, whole) = (self.node(path)?.clone(), self.whole(path)?);
-            let session = self.sessions.get_mut(path);
-            let Some(session) = session else {
-                return Err(EngineError::Internal(format!("node {path} has no interpreter")));
-            };
-            session::rebuild_finished(&mut *session.repl, &node, &whole)?;
         }
         let whole = self.whole(path)?;
         let node = self.tree.node(path).ok_or_else(|| EngineError::Internal(format!("node {path} does not exist")))?;
@@ -134,21 +129,20 @@ impl Rollout {
         }
     }
 
-    pub(super) fn open_repl(&self, path: &NodePath) -> Result<Box<dyn Repl>, EngineError> {
+    fn opening(&self, node: &Node) -> session::Opening<'_> {
         let mut functions: Vec<Function> =
             self.parts.outside.tools().into_iter().map(|(name, is_async)| Function { name, is_async }).collect();
         functions.push(Function { name: FINISH.into(), is_async: false });
         if self.parts.config.recursive {
             functions.push(Function { name: LAUNCH.into(), is_async: true });
         }
-        let node = self.node(path)?;
-        let seed = seed::repl(self.tree.seed_at(node.spawned), path);
-        let failed = |source| repl_error(path, source);
-        let mut repl = self.parts.repl.open(&functions, &self.parts.config.cell, seed).map_err(failed)?;
-        if let Some(variable) = self.parts.outside.context_variable() {
-            repl.define(&variable, node.context_text.clone()).map_err(failed)?;
+        session::Opening {
+            engine: &*self.parts.repl,
+            functions,
+            limits: &self.parts.config.cell,
+            seed: seed::repl(self.tree.seed_at(node.spawned), &node.path),
+            variable: self.parts.outside.context_variable(),
         }
-        Ok(repl)
     }
 
     /// What a call is replied with; `None` while it waits for its result elsewhere. A launch takes the arguments.

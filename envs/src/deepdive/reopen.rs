@@ -1,14 +1,13 @@
 //! The environment of a recorded run, opened again.
 //!
 //! Tasks stand in the log whole, so only pages are needed: those of generated worlds are made again, all others are where
-//! `data` says, or are asked for anew. Whoever goes on with a run that asks a service may name its questions instead.
+//! `data` says, or are asked for anew.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::dataset::DiveSet;
 use super::search::FieldMap;
 use super::{DeepDive, DeepDiveConfig, Search};
 use crate::{EnvError, Secret};
@@ -47,14 +46,6 @@ pub(super) fn environment(stored: &Json, data: Option<PathBuf>, key: Option<Secr
         (StoredSearch::Recorded { digest }, None) => {
             return Err(needs(format!("recorded answers of a search service (digest {digest})")));
         }
-        // The run's questions: rollouts that have not begun need them, and the service is asked as it was.
-        (StoredSearch::Tavily { url }, Some(path)) if is_questions(&path, &tasks) => {
-            return DeepDive::new(DeepDiveConfig { data: Some(path), search: Search::Tavily { url }, ..config });
-        }
-        (StoredSearch::Json { search, page, fields }, Some(path)) if is_questions(&path, &tasks) => {
-            let search = Search::Json { search, page, fields };
-            return DeepDive::new(DeepDiveConfig { data: Some(path), search, ..config });
-        }
         // What the service answered, so the settings are those of the run.
         (StoredSearch::Tavily { .. } | StoredSearch::Json { .. }, Some(path)) => {
             let mut env = DeepDive::with_pages(DeepDiveConfig { search: Search::Recorded(path), ..config })?;
@@ -67,10 +58,4 @@ pub(super) fn environment(stored: &Json, data: Option<PathBuf>, key: Option<Secr
     let mut env = DeepDive::with_pages(DeepDiveConfig { search, ..config })?;
     env.questions = tasks.get("data").and_then(Json::as_str).map(str::to_owned);
     Ok(env)
-}
-
-/// Whether the questions of a run, which its settings name by digest, lie at `path`.
-fn is_questions(path: &Path, tasks: &Json) -> bool {
-    let wanted = tasks.get("data").and_then(Json::as_str);
-    DiveSet::load(path).is_ok_and(|set| wanted == Some(set.digest.as_str()))
 }

@@ -54,7 +54,7 @@ impl Network {
         };
         let mut all = Gradients::new();
         let head = &self.head;
-        let (dhidden, dhead) = ops::token_logprob_gradients(hidden, &head.tensor, picks, grad, head.trained)?;
+        let (dhidden, dhead) = ops::token_logprob_gradients(hidden, head.matrix.tensor()?, picks, grad, head.trained)?;
         let [mut dx, dnorm] = ops::rms_norm_gradients(last, &self.norm.tensor, self.eps, &dhidden)?;
         if self.norm.trained {
             all.insert("model.norm.weight".to_owned(), dnorm);
@@ -90,7 +90,7 @@ impl Network {
         if self.embedding.trained {
             let start = match dhead.take_if(|_| self.tied) {
                 Some(dhead) => dhead,
-                None => self.embedding.tensor.zeros_like()?,
+                None => self.embedding.matrix.tensor()?.zeros_like()?,
             };
             all.insert("model.embed_tokens.weight".to_owned(), ops::gather_gradient(&rows.ids, &start, dx)?);
         }

@@ -2,7 +2,7 @@
 
 use super::backward::Sink;
 use super::mixture::{Mixture, MixtureTape};
-use super::parts::{Parts, Projection};
+use super::parts::{Parts, Projection, apply_all};
 use crate::ops;
 use crate::{Config, PolicyError};
 use candle_core::{Result, Tensor, bail};
@@ -40,7 +40,7 @@ impl Gated {
 
     /// All but the last product.
     pub(super) fn inner(&self, h: &Tensor) -> Result<GatedTape> {
-        let (gate, up) = (self.gate.apply(h)?, self.up.apply(h)?);
+        let [gate, up] = apply_all([&self.gate, &self.up], h)?;
         let gated = ops::swiglu(&gate, &up)?;
         Ok(GatedTape { gate, up, gated })
     }

@@ -1,10 +1,11 @@
 //! The tensors of a network by name, and which of them are trained.
 
 use crate::lora::AdapterConfig;
-use crate::ops;
+use crate::ops::{self, Matrix, Panels};
 use crate::{PolicyError, lora};
 use candle_core::{Result, Tensor, Var};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Where a network's tensors come from.
 #[derive(Clone, Copy)]
@@ -13,6 +14,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) vars: &'a BTreeMap<String, Var>,
     /// The others.
     pub(crate) frozen: &'a BTreeMap<String, Tensor>,
+    /// Matrices that are laid out for sampling, in place of `vars` and `frozen`.
+    pub(crate) panels: &'a BTreeMap<String, Arc<Panels>>,
     /// The low-rank adapter whose matrices are among `vars`.
     pub(crate) adapter: Option<&'a AdapterConfig>,
 }
@@ -24,16 +27,23 @@ pub(crate) struct Weight {
     pub(crate) trained: bool,
 }
 
+/// A matrix, and whether it gets a gradient.
+#[derive(Clone)]
+pub(crate) struct MatrixWeight {
+    pub(crate) matrix: Matrix,
+    pub(crate) trained: bool,
+}
+
 /// A linear layer: a matrix, and what an adapter adds to it.
 pub(crate) struct Projection {
-    pub(crate) weight: Weight,
+    weight: MatrixWeight,
     adapter: Option<LowRank>,
 }
 
 /// `scale * up * down`: `down` `[rank, inputs]`, `up` `[outputs, rank]`.
 struct LowRank {
-    down: Tensor,
-    up: Tensor,
+    down: Matrix,
+    up: Matrix,
     scale: f32,
 }
 
@@ -46,13 +56,22 @@ impl Parts<'_> {
         trained.or_else(frozen).ok_or_else(missing)
     }
 
+    /// The matrix of that name.
+    pub(crate) fn matrix(self, name: &str) -> std::result::Result<MatrixWeight, PolicyError> {
+        if let Some(panels) = self.panels.get(name) {
+            return Ok(MatrixWeight { matrix: Matrix::Panels(panels.clone()), trained: false });
+        }
+        let Weight { tensor, trained } = self.weight(name)?;
+        Ok(MatrixWeight { matrix: Matrix::Rows(tensor), trained })
+    }
+
     /// The linear layer whose matrix is `MODULE.weight`.
     pub(crate) fn projection(self, module: &str) -> std::result::Result<Projection, PolicyError> {
-        let weight = self.weight(&format!("{module}.weight"))?;
+        let weight = self.matrix(&format!("{module}.weight"))?;
         let adapter = match self.adapter {
             Some(adapter) if adapter.targets(module) => Some(LowRank {
-                down: self.weight(&lora::down_name(module))?.tensor,
-                up: self.weight(&lora::up_name(module))?.tensor,
+                down: self.matrix(&lora::down_name(module))?.matrix,
+                up: self.matrix(&lora::up_name(module))?.matrix,
                 scale: adapter.scale(),
             }),
             _ => None,
@@ -61,22 +80,34 @@ impl Parts<'_> {
     }
 }
 
+/// `x` `[rows, inputs]` through several layers, side by side.
+pub(crate) fn apply_all<const N: usize>(layers: [&Projection; N], x: &Tensor) -> Result<[Tensor; N]> {
+    let mut all = ops::products(x, layers.map(|layer| &layer.weight.matrix))?;
+    for (layer, y) in layers.iter().zip(&mut all) {
+        if let Some(added) = layer.add_low_rank(x, y)? {
+            *y = added;
+        }
+    }
+    Ok(all)
+}
+
 impl Projection {
     /// `x` `[rows, inputs]` through the layer.
     pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        self.add_low_rank(x, ops::linear(x, &self.weight.tensor)?)
+        let [y] = apply_all([self], x)?;
+        Ok(y)
     }
 
     /// `residual` and `x` through the layer.
     pub(crate) fn apply_add(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        self.add_low_rank(x, ops::linear_add(x, &self.weight.tensor, residual)?)
+        let y = ops::linear_add(x, &self.weight.matrix, residual)?;
+        Ok(self.add_low_rank(x, &y)?.unwrap_or(y))
     }
 
-    fn add_low_rank(&self, x: &Tensor, y: Tensor) -> Result<Tensor> {
-        match &self.adapter {
-            None => Ok(y),
-            Some(LowRank { down, up, scale }) => ops::add_scaled(&y, &ops::linear(&ops::linear(x, down)?, up)?, *scale),
-        }
+    /// `y` and the adapter's part, if there is an adapter.
+    fn add_low_rank(&self, x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
+        let Some(LowRank { down, up, scale }) = &self.adapter else { return Ok(None) };
+        ops::add_scaled(y, &ops::linear(&ops::linear(x, down)?, up)?, *scale).map(Some)
     }
 
     /// The gradient of `x`, given that of [`Projection::apply`]'s result. Gradients of what is trained go to `put` by the rest
@@ -85,23 +116,23 @@ impl Projection {
         if self.weight.trained {
             put("weight", ops::linear_weight_gradient(x, grad)?);
         }
-        let dx = ops::linear_input_gradient(&self.weight.tensor, grad)?;
+        let dx = ops::linear_input_gradient(self.weight.matrix.tensor()?, grad)?;
         let Some(LowRank { down, up, scale }) = &self.adapter else { return Ok(dx) };
         let grad = ops::scaled(grad, *scale)?;
-        let inner = ops::linear_input_gradient(up, &grad)?;
+        let inner = ops::linear_input_gradient(up.tensor()?, &grad)?;
         put(lora::UP, ops::linear_weight_gradient(&ops::linear(x, down)?, &grad)?);
         put(lora::DOWN, ops::linear_weight_gradient(x, &inner)?);
-        ops::add_scaled(&dx, &ops::linear_input_gradient(down, &inner)?, 1.0)
+        ops::add_scaled(&dx, &ops::linear_input_gradient(down.tensor()?, &inner)?, 1.0)
     }
 
     /// Gradients, all zero, of what is trained in a layer that nothing went through.
     pub(crate) fn unused(&self, mut put: impl FnMut(&str, Tensor)) -> Result<()> {
         if self.weight.trained {
-            put("weight", self.weight.tensor.zeros_like()?);
+            put("weight", self.weight.matrix.tensor()?.zeros_like()?);
         }
         if let Some(LowRank { down, up, .. }) = &self.adapter {
-            put(lora::UP, up.zeros_like()?);
-            put(lora::DOWN, down.zeros_like()?);
+            put(lora::UP, up.tensor()?.zeros_like()?);
+            put(lora::DOWN, down.tensor()?.zeros_like()?);
         }
         Ok(())
     }

@@ -1,83 +1,157 @@
-use super::numbers;
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use super::product::{Panels, Weights, products as multiply};
+use super::{gather_rows, numbers, with_numbers};
+use candle_core::{CpuStorage, Device, Layout, Result, Storage, Tensor, bail};
+use std::ops::Deref;
+use std::sync::Arc;
 
-/// `x` `[rows, inputs]` times the transpose of `weight` `[outputs, inputs]`.
-pub(crate) fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    x.apply_op2(weight, Linear)
+/// The matrix of a linear layer, `[outputs, inputs]`: as a tensor, which can be trained, or laid out for products of few rows.
+/// Products have the same bits with either.
+#[derive(Clone)]
+pub(crate) enum Matrix {
+    /// The tensor; it shares its storage.
+    Rows(Tensor),
+    /// Laid out once.
+    Panels(Arc<Panels>),
 }
 
-/// `residual + linear(x, weight)`.
-pub(crate) fn linear_add(x: &Tensor, weight: &Tensor, residual: &Tensor) -> Result<Tensor> {
-    x.apply_op3(weight, residual, LinearAdd)
+impl Matrix {
+    /// Rows of the matrix.
+    pub(crate) fn outputs(&self) -> Result<usize> {
+        match self {
+            Self::Rows(tensor) => tensor.dim(0),
+            Self::Panels(panels) => Ok(panels.outputs()),
+        }
+    }
+
+    fn hold(&self) -> Held<'_, impl Deref<Target = Storage> + '_> {
+        match self {
+            Self::Rows(tensor) => {
+                let (storage, layout) = tensor.storage_and_layout();
+                Held::Rows(storage, layout)
+            }
+            Self::Panels(panels) => Held::Panels(panels),
+        }
+    }
+
+    /// The tensor, where the matrix is one.
+    pub(crate) fn tensor(&self) -> Result<&Tensor> {
+        match self {
+            Self::Rows(tensor) => Ok(tensor),
+            Self::Panels(_) => bail!("linear: weights that are laid out for sampling have no gradient"),
+        }
+    }
+
+    /// Rows `indices` of the matrix, in that order.
+    pub(crate) fn gather(&self, indices: &[usize]) -> Result<Tensor> {
+        let panels = match self {
+            Self::Rows(tensor) => return gather_rows(tensor, indices),
+            Self::Panels(panels) => panels,
+        };
+        let mut rows = Vec::with_capacity(indices.len() * panels.inputs());
+        for index in indices {
+            if *index >= panels.outputs() {
+                bail!("gather-rows: row {index} of {}", panels.outputs());
+            }
+            panels.row(*index, &mut rows);
+        }
+        Tensor::from_vec(rows, (indices.len(), panels.inputs()), &Device::Cpu)
+    }
 }
 
-/// The fewest rows with which the gemm crate (0.19) takes the code path that it also takes for many rows, so that a row of
-/// the product has the same bits alone and in any batch. Below it are: one row (a matrix-vector product), at most 256
-/// numbers of output (a product that sums across lanes), and up to 64 x 64 outputs (another split of long sums).
-fn fewest_rows(outputs: usize, inputs: usize) -> usize {
-    let enough = 4.max(256 / outputs.max(1) + 1);
-    if outputs <= 64 && inputs > 512 { enough.max(65) } else { enough }
+/// `x` `[rows, inputs]` times the transpose of each matrix; they run side by side. Without gradients.
+pub(crate) fn products<const N: usize>(x: &Tensor, matrices: [&Matrix; N]) -> Result<[Tensor; N]> {
+    let (rows, tensors) = (x.dims2()?.0, numbers_of_products(x, &matrices)?.into_iter());
+    let tensors = tensors
+        .zip(matrices)
+        .map(|(numbers, matrix)| Tensor::from_vec(numbers, (rows, matrix.outputs()?), &Device::Cpu));
+    match tensors.collect::<Result<Vec<_>>>()?.try_into() {
+        Ok(all) => Ok(all),
+        Err(_) => bail!("linear: a product is missing"),
+    }
+}
+
+/// `x` `[rows, inputs]` times the transpose of a matrix. Without gradients.
+pub(crate) fn linear(x: &Tensor, matrix: &Matrix) -> Result<Tensor> {
+    let [product] = products(x, [matrix])?;
+    Ok(product)
+}
+
+/// `residual + linear(x, matrix)`. Without gradients.
+pub(crate) fn linear_add(x: &Tensor, matrix: &Matrix, residual: &Tensor) -> Result<Tensor> {
+    let mut numbers = numbers_of_products(x, &[matrix])?.pop().unwrap_or_default();
+    with_numbers([residual], "linear-add", |[residual]| {
+        if numbers.len() != residual.len() {
+            bail!("linear-add: {} numbers added to {}", residual.len(), numbers.len());
+        }
+        numbers.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
+        Ok(())
+    })?;
+    Tensor::from_vec(numbers, residual.shape(), &Device::Cpu)
+}
+
+fn numbers_of_products(x: &Tensor, matrices: &[&Matrix]) -> Result<Vec<Vec<f32>>> {
+    let (rows, inputs) = x.dims2()?;
+    let held: Vec<_> = matrices.iter().map(|matrix| matrix.hold()).collect();
+    let weights = held.iter().map(|held| held.weights(inputs)).collect::<Result<Vec<_>>>()?;
+    let mut results: Vec<Vec<f32>> = weights.iter().map(|weight| vec![0.0; rows * weight.outputs()]).collect();
+    with_numbers([x], "linear", |[x]| {
+        multiply(x, inputs, weights.into_iter().zip(results.iter_mut().map(Vec::as_mut_slice)).collect());
+        Ok(())
+    })?;
+    Ok(results)
+}
+
+/// A matrix whose numbers can be read.
+enum Held<'a, G> {
+    Rows(G, &'a Layout),
+    Panels(&'a Panels),
+}
+
+impl<G: Deref<Target = Storage>> Held<'_, G> {
+    fn weights(&self, inputs: usize) -> Result<Weights<'_>> {
+        let (weights, width) = match self {
+            Self::Panels(panels) => (Weights::Panels(panels), panels.inputs()),
+            Self::Rows(storage, layout) => {
+                let Storage::Cpu(storage) = &**storage else { bail!("linear: needs the CPU") };
+                let view = View::new(storage, layout, "linear")?;
+                (Weights::Rows(view.numbers, view.rows), view.columns)
+            }
+        };
+        if width != inputs {
+            bail!("linear: rows of {inputs} for a weight of {width} inputs");
+        }
+        Ok(weights)
+    }
 }
 
 /// A row-major matrix somewhere in a storage.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<'a> {
-    pub(super) storage: &'a CpuStorage,
-    pub(super) offset: usize,
+pub(super) struct View<'a> {
+    pub(super) numbers: &'a [f32],
     pub(super) rows: usize,
     pub(super) columns: usize,
 }
 
-impl<'a> Matrix<'a> {
+impl<'a> View<'a> {
     pub(super) fn new(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<Self> {
-        numbers(storage, layout, op)?;
+        let numbers = numbers(storage, layout, op)?;
         let (rows, columns) = layout.shape().dims2()?;
-        Ok(Self { storage, offset: layout.start_offset(), rows, columns })
+        Ok(Self { numbers, rows, columns })
     }
 
     pub(super) fn rows(self, first: usize, rows: usize) -> Self {
-        Self { offset: self.offset + first * self.columns, rows, ..self }
-    }
-
-    fn layout(&self) -> Layout {
-        Layout::contiguous_with_offset((self.rows, self.columns), self.offset)
-    }
-
-    fn transposed(&self) -> Layout {
-        Layout::new((self.columns, self.rows).into(), vec![1, self.columns], self.offset)
+        Self { numbers: &self.numbers[first * self.columns..][..rows * self.columns], rows, ..self }
     }
 }
 
 /// `x` times the transpose of `weight`: every row of the result depends on its own row of `x` alone, bit for bit.
-pub(super) fn product(x: Matrix<'_>, weight: Matrix<'_>) -> Result<Vec<f32>> {
+pub(super) fn product(x: View<'_>, weight: View<'_>) -> Result<Vec<f32>> {
     if x.columns != weight.columns {
         bail!("linear: rows of {} for a weight of {} inputs", x.columns, weight.columns);
     }
-    let (rows, inputs, outputs) = (x.rows, x.columns, weight.rows);
-    let padded_rows = rows.max(fewest_rows(outputs, inputs));
-    let padded;
-    let x = if padded_rows == rows {
-        x
-    } else {
-        let mut copy = vec![0.0; padded_rows * inputs];
-        copy[..rows * inputs].copy_from_slice(numbers(x.storage, &x.layout(), "linear")?);
-        padded = CpuStorage::F32(copy);
-        Matrix { storage: &padded, offset: 0, rows: padded_rows, columns: inputs }
-    };
-    let size = (1, padded_rows, outputs, inputs);
-    match x.storage.matmul(weight.storage, size, &x.layout(), &weight.transposed())? {
-        CpuStorage::F32(mut out) => {
-            out.truncate(rows * outputs);
-            Ok(out)
-        }
-        _ => bail!("linear: needs f32"),
-    }
-}
-
-/// Gradients of `x` and of `weight`, given that of [`linear`]'s result.
-pub(crate) fn linear_gradients(x: &Tensor, weight: &Tensor, grad: &Tensor) -> Result<[Tensor; 2]> {
-    Ok([linear_input_gradient(weight, grad)?, linear_weight_gradient(x, grad)?])
+    let mut out = vec![0.0; x.rows * weight.rows];
+    multiply(x.numbers, x.columns, vec![(Weights::Rows(weight.numbers, weight.rows), &mut out)]);
+    Ok(out)
 }
 
 /// The gradient of `x` alone: half the work, for weights that are not trained.
@@ -88,61 +162,4 @@ pub(crate) fn linear_input_gradient(weight: &Tensor, grad: &Tensor) -> Result<Te
 /// The gradient of `weight` alone.
 pub(crate) fn linear_weight_gradient(x: &Tensor, grad: &Tensor) -> Result<Tensor> {
     grad.t()?.matmul(&x.detach())
-}
-
-struct Linear;
-
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, w: &CpuStorage, lw: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (x, w) = (Matrix::new(x, lx, self.name())?, Matrix::new(w, lw, self.name())?);
-        Ok((CpuStorage::F32(product(x, w)?), (x.rows, w.rows).into()))
-    }
-
-    fn bwd(&self, x: &Tensor, weight: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [dx, dweight] = linear_gradients(x, weight, grad)?;
-        Ok((Some(dx), Some(dweight)))
-    }
-}
-
-struct LinearAdd;
-
-impl CustomOp3 for LinearAdd {
-    fn name(&self) -> &'static str {
-        "linear-add"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        lx: &Layout,
-        w: &CpuStorage,
-        lw: &Layout,
-        r: &CpuStorage,
-        lr: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (x, w) = (Matrix::new(x, lx, self.name())?, Matrix::new(w, lw, self.name())?);
-        let residual = numbers(r, lr, self.name())?;
-        let mut out = product(x, w)?;
-        if out.len() != residual.len() {
-            bail!("linear-add: {:?} added to {} rows of {}", lr.shape(), x.rows, w.rows);
-        }
-        out.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
-        Ok((CpuStorage::F32(out), (x.rows, w.rows).into()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [dx, dweight] = linear_gradients(x, weight, grad)?;
-        Ok((Some(dx), Some(dweight), Some(grad.clone())))
-    }
 }

@@ -27,10 +27,20 @@ pub(super) fn dispatch<Op: pulp::WithSimd>(op: Op) -> Op::Output {
             return pulp::Simd::vectorize(v4, op);
         }
         if let Some(v3) = pulp::x86::V3::try_new() {
-            return pulp::Simd::vectorize(pulp::x86::V3_512b(v3), op);
+            return with_avx2(v3, op);
         }
     }
     pulp::Simd::vectorize(pulp::Scalar512b, op)
+}
+
+/// Runs an operation on vectors of 16 numbers, each two of AVX2's. (`V3_512b::vectorize` would run it on vectors of 8.)
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn with_avx2<Op: pulp::WithSimd>(v3: pulp::x86::V3, op: Op) -> Op::Output {
+    v3.vectorize(
+        #[inline(always)]
+        || op.with_simd(pulp::x86::V3_512b(v3)),
+    )
 }
 
 /// e^x within 1.5e-7 of relative error, without branches, so that loops over it become vector code.

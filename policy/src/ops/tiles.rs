@@ -300,7 +300,7 @@ impl<const R: usize> WithSimd for Forward<'_, R> {
     }
 }
 
-/// Cuts `0..rows` into tiles of 8, 4, 2 and 1 rows and runs the same block for each with `R` the tile's size.
+/// Cuts `0..rows` into tiles of 8, 4, 3, 2 and 1 rows and runs the same block for each with `R` the tile's size.
 macro_rules! for_tiles {
     ($rows:expr, |$first:ident, $size:ident| $run:expr) => {{
         let ($first, rows) = (&mut 0usize, $rows);
@@ -314,6 +314,10 @@ macro_rules! for_tiles {
                 const $size: usize = 4;
                 $run;
                 4
+            } else if left >= 3 {
+                const $size: usize = 3;
+                $run;
+                3
             } else if left >= 2 {
                 const $size: usize = 2;
                 $run;
@@ -421,5 +425,36 @@ impl Backward {
             dispatch(BackwardTile { tile, grad, dq, sums: self, scratch: &mut scratch });
         });
         dq
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Attention of three queries, by the code of each kind of processor.
+    #[test]
+    fn every_kind_of_processor_gives_the_same_bits() {
+        const DIM: usize = 40;
+        let number = |i: usize| ((i * 7919) % 1013) as f32 / 500.0 - 1.0;
+        let mut kv = KeyValues::default();
+        for at in 0..53 {
+            let row = |first: usize| (0..DIM).map(|i| number(first + at * DIM + i)).collect::<Vec<f32>>();
+            kv.push(&row(3), &row(77_777));
+        }
+        let q: Vec<f32> = (0..3 * DIM).map(|i| number(i * 3 + 1)).collect();
+        let run = |dispatch: &dyn Fn(Forward<'_, 3>)| {
+            let (mut out, mut scratch) = (vec![f32::NAN; 3 * DIM], Scratch::default());
+            let tile = Tile::<3> { dim: DIM, scale: 0.3, q: &q, lens: &[20, 50, 53] };
+            dispatch(Forward { tile, kv: &kv, out: &mut out, scratch: &mut scratch });
+            out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        let plain = run(&|op| pulp::Scalar512b.vectorize(op));
+        assert!(plain.iter().all(|bits| f32::from_bits(*bits).is_finite()));
+        assert_eq!(run(&|op| dispatch(op)), plain);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(v3) = pulp::x86::V3::try_new() {
+            assert_eq!(run(&|op| super::super::math::with_avx2(v3, op)), plain);
+        }
     }
 }

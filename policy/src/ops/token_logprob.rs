@@ -1,4 +1,4 @@
-use super::linear::{Matrix, product};
+use super::linear::{View, product};
 use super::math::{exp, simd, softmax_parts};
 use super::with_numbers;
 use crate::trie::Pick;
@@ -64,12 +64,10 @@ fn chunks(picks: &[Pick], rows: usize) -> impl Iterator<Item = (std::ops::Range<
 }
 
 /// Calls `f` with two tensors as matrices.
-fn with_matrices<R>(a: &Tensor, b: &Tensor, f: impl FnOnce(Matrix<'_>, Matrix<'_>) -> Result<R>) -> Result<R> {
+fn with_matrices<R>(a: &Tensor, b: &Tensor, f: impl FnOnce(View<'_>, View<'_>) -> Result<R>) -> Result<R> {
     let ((a, la), (b, lb)) = (a.storage_and_layout(), b.storage_and_layout());
     match (&*a, &*b) {
-        (Storage::Cpu(a), Storage::Cpu(b)) => {
-            f(Matrix::new(a, la, "token-logprob")?, Matrix::new(b, lb, "token-logprob")?)
-        }
+        (Storage::Cpu(a), Storage::Cpu(b)) => f(View::new(a, la, "token-logprob")?, View::new(b, lb, "token-logprob")?),
         _ => bail!("token-logprob: needs the CPU"),
     }
 }
@@ -120,7 +118,7 @@ impl CustomOp2 for TokenLogprob {
 
     fn cpu_fwd(&self, h: &CpuStorage, lh: &Layout, w: &CpuStorage, lw: &Layout) -> Result<(CpuStorage, Shape)> {
         use rayon::prelude::*;
-        let (hidden, head) = (Matrix::new(h, lh, self.name())?, Matrix::new(w, lw, self.name())?);
+        let (hidden, head) = (View::new(h, lh, self.name())?, View::new(w, lw, self.name())?);
         let (n, rows) = (self.picks.len(), hidden.rows);
         if self.picks.iter().any(|pick| pick.place >= rows || pick.id as usize >= head.rows) {
             bail!("token-logprob: picks outside {rows} rows of {} logits", head.rows);

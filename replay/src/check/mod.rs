@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rao_engine::contexts::Contexts;
-use rao_engine::repl::ReplEngine;
+use rao_engine::repl::{KeptSessions, ReplEngine};
 use rao_engine::{Action, Actor, EngineConfig, EngineError, Live, Need, Outside, Parts, Rollout, Tree};
 use rao_envs::Environment;
 use rao_store::event::{Body, Event, Kind, RolloutStarted, RunStarted};
@@ -196,9 +196,34 @@ pub fn first_difference(run: RunId, rollout: RolloutId, expected: &[Event], got:
 
 /// Replays one rollout.
 ///
+/// Sessions that the engine keeps speed it up and decide nothing: a difference or a failure that is found with them is looked
+/// for again without.
+///
 /// # Errors
 /// When the replay cannot be made. A difference is no error: it stands in [`Checked::divergence`].
 pub fn replay_rollout(
+    source: &dyn EventSource,
+    run: RunId,
+    rollout: RolloutId,
+    request: &Request,
+    means: &mut Means,
+) -> Result<Checked, ReplayError> {
+    let taken = |means: &Means| means.repl.kept().map_or(0, KeptSessions::taken);
+    let before = taken(means);
+    let outcome = replay_with(source, run, rollout, request, means);
+    let differs = outcome.as_ref().map_or(true, |checked| checked.divergence.is_some());
+    match means.repl.plain().filter(|_| differs && taken(means) > before) {
+        None => outcome,
+        Some(plain) => {
+            let keeping = std::mem::replace(&mut means.repl, plain);
+            let again = replay_with(source, run, rollout, request, means);
+            means.repl = keeping;
+            again
+        }
+    }
+}
+
+fn replay_with(
     source: &dyn EventSource,
     run: RunId,
     rollout: RolloutId,

@@ -221,7 +221,8 @@ pub struct Resources {
     /// Micro-batches computed side by side, each with its own activations; 0 takes as many as rayon's pool has threads.
     /// Gradients are added in the order of the micro-batches whatever it is.
     pub lanes: usize,
-    /// `sft`: the most bytes of token sequences kept in memory; what does not fit is read from the log each time.
+    /// `sft`: the most bytes of token sequences kept in memory; what does not fit is read from the log each time, which takes
+    /// little beside training on it.
     pub cache_bytes: usize,
     /// The most bytes that the process may take. Fewer lanes, and checkpoints in place of activations, keep to it; where even
     /// one lane with checkpoints does not fit, training does not start.
@@ -230,7 +231,7 @@ pub struct Resources {
 
 impl Default for Resources {
     fn default() -> Self {
-        Resources { lanes: 0, cache_bytes: 1 << 30, memory: None }
+        Resources { lanes: 0, cache_bytes: 8 << 20, memory: None }
     }
 }
 

@@ -8,5 +8,6 @@ mod cases;
 mod changed;
 mod forks;
 mod judges;
+mod kept;
 mod programs;
 mod stage;

@@ -92,7 +92,10 @@ fn check(files: &FaultFiles, dir: &Path, options: Options, acknowledged: &[u64])
 #[test]
 fn a_stop_at_any_write_or_sync_leaves_forks_that_can_be_completed() {
     for durability in [Durability::Durable, Durability::Relaxed(Duration::from_secs(3600)), Durability::End] {
-        for fault in [Fault::CrashBefore, Fault::CrashTorn, Fault::CrashAfter] {
+        // The other two differ by what is durable alone.
+        let faults = [Fault::CrashTorn, Fault::CrashBefore, Fault::CrashAfter];
+        let faults = if durability == Durability::Durable { &faults[..] } else { &faults[..1] };
+        for fault in faults.iter().copied() {
             for at in 0.. {
                 let dir = tempfile::tempdir().unwrap();
                 let files = FaultFiles::with_plan(&[(at, fault)]);
@@ -212,7 +215,10 @@ fn a_full_disk_fails_a_beginning_and_what_was_submitted_behind_it() {
     files.set_plan(&[(0, Fault::Fail(std::io::ErrorKind::StorageFull))]);
     let gate = files.gate();
     let held = gate.lock().unwrap();
-    let mut tickets: Vec<Ticket> = log.share_prefix(&[rollout(2, 0), rollout(2, 1)], rollout(1, 0), 4);
+    // More than one commit takes.
+    let streams: Vec<Stream> = (0..60).map(|r| rollout(2, r)).collect();
+    let mut tickets: Vec<Ticket> =
+        streams.iter().flat_map(|stream| log.share_prefix(&[*stream], rollout(1, 0), 4)).collect();
     tickets.push(log.submit(rollout(2, 0), Expected::Exactly(Seq(4)), vec![note("own")]));
     drop(held);
     for ticket in tickets {

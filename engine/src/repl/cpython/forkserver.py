@@ -229,6 +229,7 @@ class Keeper:
 
 # ------------------------------------------------------------------------------------------------------------ program
 
+os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), 1 << 20))  # what the host's own parents may have left open
 control = Channel(os.dup(0))
 silence()
 wanted = control.read()
