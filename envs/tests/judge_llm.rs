@@ -9,8 +9,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rao_envs::judge::{Act, Judge, Llm, LlmError, LlmSettings, Question, Role, Secret};
-use rao_envs::{Judgement, Value};
+use rao_envs::judge::{Act, Judge, Llm, LlmError, LlmSettings, Panel, Question, Role, Ruling, Seat, Secret};
+use rao_envs::{Assessment, Judgement, Value};
 use serde_json::json;
 
 use rao_testkit_server::{Reply, Request, Server};
@@ -173,4 +173,63 @@ fn who_judges_is_told_by_what_the_verdict_depends_on() {
     for part in ["model", "temperature=3", "timeout=0"] {
         assert!(error(&format!("http://h:1,model=m,{part}")).to_string().contains(part), "{part}");
     }
+}
+
+#[test]
+fn the_same_question_asked_twice_at_once_is_one_request_and_each_keeps_its_notes() {
+    let server = Server::start(|_, _| Reply::Late(Duration::from_millis(200), Box::new(says(r#"{"success": true}"#))));
+    let settings = LlmSettings::parse(&format!("{},model=m", server.url()), None, Arc::new(|_| {})).unwrap();
+    let judge: Arc<dyn Judge> = Arc::new(Llm::new(settings).unwrap());
+    let panel = Panel::new(Arc::clone(&judge), Seat::Judge(judge));
+    let (send, receive) = std::sync::mpsc::channel();
+    let ask = |notes: serde_json::Value| {
+        let question = Question { notes: Some(notes), ..question("oolong/child") };
+        let Ruling::Asked(inquiry) = panel.rule(Assessment::Ask(Box::new(question))).unwrap() else { panic!() };
+        let send = send.clone();
+        inquiry.start(move |outcome| send.send(outcome.unwrap()).unwrap())
+    };
+    let wait = || receive.recv_timeout(Duration::from_secs(10)).unwrap();
+    let requests = || server.requests("/v1/chat/completions").len();
+    let sittings = [ask(json!({ "node": 1 })), ask(json!({ "node": 2 }))];
+    // One of three loses interest: the others are answered all the same.
+    drop(ask(json!({ "node": 3 })));
+    let mut noted: Vec<_> = [wait(), wait()].map(|judgement| judgement.evidence["environment"]["node"].clone()).into();
+    noted.sort_by_key(|node| node.as_u64());
+    assert_eq!((noted, requests()), (vec![json!(1), json!(2)], 1));
+    drop(sittings);
+    // Known by now, and told at once.
+    drop(ask(json!({ "node": 4 })));
+    let judgement = receive.try_recv().unwrap();
+    assert_eq!((&judgement.evidence["environment"], requests()), (&json!({ "node": 4 }), 1));
+    // What the environment saw is no part of what is asked.
+    assert_eq!(judgement.evidence["identity"], identity_of(&panel));
+}
+
+fn identity_of(panel: &Panel) -> String {
+    panel.identities().1.verdict_digest(&question("oolong/child"))
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_any_more_is_given_up() {
+    let server = Server::start(|_, before| match before {
+        0 => Reply::Silence,
+        _ => says(r#"{"success": true}"#),
+    });
+    let settings = LlmSettings::parse(&format!("{},model=m,concurrency=1", server.url()), None, Arc::new(|_| {}));
+    let judge: Arc<dyn Judge> = Arc::new(Llm::new(settings.unwrap()).unwrap());
+    let panel = Panel::new(Arc::clone(&judge), Seat::Judge(judge));
+    let ask = |goal: &str, send: std::sync::mpsc::Sender<Judgement>| {
+        let question = Question { goal: goal.into(), ..question("oolong/child") };
+        let Ruling::Asked(inquiry) = panel.rule(Assessment::Ask(Box::new(question))).unwrap() else { panic!() };
+        inquiry.start(move |outcome| send.send(outcome.unwrap()).unwrap())
+    };
+    let (send, receive) = std::sync::mpsc::channel();
+    let first = ask("Count the dragons.", send.clone());
+    while server.requests("/v1/chat/completions").is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _second = ask("Count the knights.", send);
+    assert!(receive.recv_timeout(Duration::from_millis(200)).is_err(), "one question at a time");
+    drop(first);
+    assert_eq!(receive.recv_timeout(Duration::from_secs(10)).unwrap().score, 1.0);
 }

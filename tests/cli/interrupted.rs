@@ -54,7 +54,7 @@ fn silent(path: &'static str, answer: impl Fn(&Request) -> Reply + Send + Sync +
 /// Records until `path` is asked, stops, and resumes; gives the content digest of the run.
 fn stopped_and_resumed(flags: &[&str], more: &[&str], server: &Server, path: &str, speaks: &AtomicBool) -> String {
     let place = Place::new();
-    std::fs::write(place.path().join("qa_rl.jsonl"), format!("{}\n", question())).unwrap();
+    std::fs::write(place.path().join("qa_rl.jsonl"), questions()).unwrap();
     let output = interrupt(&place, flags, || !server.requests(path).is_empty());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{error}");
@@ -85,15 +85,16 @@ fn stopped_and_resumed(flags: &[&str], more: &[&str], server: &Server, path: &st
 /// The digest of the same recording, made without a break.
 fn whole(flags: &[&str]) -> String {
     let place = Place::new();
-    std::fs::write(place.path().join("qa_rl.jsonl"), format!("{}\n", question())).unwrap();
+    std::fs::write(place.path().join("qa_rl.jsonl"), questions()).unwrap();
     let output = place.rao(&[flags, &["--json"]].concat()).env("RAO_LOG_SEARCH_KEY", "k").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let run: Value = serde_json::from_slice(&output.stdout).unwrap();
     text(&run, "content_digest").to_owned()
 }
 
-fn question() -> Value {
-    json!({ "id": 1, "question": "In which town was the founder of Halvor College born?", "answer": "Orsel" })
+fn questions() -> String {
+    let ask = |id: u32, whom: &str| json!({ "id": id, "question": format!("In which town was the {whom} of Halvor College born?"), "answer": "Orsel" });
+    format!("{}\n{}\n", ask(1, "founder"), ask(2, "first pupil"))
 }
 
 fn says(content: &str) -> Reply {
@@ -130,6 +131,30 @@ fn a_policy_that_never_answers_does_not_hold_a_run() {
         let flags = [flags.as_slice(), &["--prompt", "brief", "--scheduler", scheduler]].concat();
         let resumed = stopped_and_resumed(&flags, &[], &server, like.path(), &speaks);
         assert_eq!(resumed, whole(&flags), "{scheduler}: one node each, so the order is no matter");
+    }
+}
+
+#[test]
+fn a_search_that_never_answers_does_not_hold_a_run() {
+    for scheduler in SCHEDULERS {
+        let (server, speaks) = silent("/search", |request| match request.path.as_str() {
+            "/search" => Reply::json(&json!({ "results": [
+                { "url": "https://p.example/1", "title": "Halvor", "content": "A college.", "score": 0.9, "raw_content": null }
+            ] })),
+            _ => Reply::json(
+                &json!({ "results": [{ "url": "https://p.example/1", "raw_content": "Its founder came from Orsel." }] }),
+            ),
+        });
+        let search = format!("search=tavily:{}", server.url());
+        let mut flags = vec!["record", "--env", "deepdive", "--policy", "oracle", "--tokenizer", "bytes"];
+        // One task after the other, so that the second has not begun when the first is stopped.
+        flags.extend(["--data", "qa_rl.jsonl", "--env-option", &search, "--tasks", "2", "--group", "1"]);
+        flags.extend(["--width", "1", "--scheduler", scheduler]);
+        let more = ["--tokenizer", "bytes", "--data", "qa_rl.jsonl"];
+        let resumed = stopped_and_resumed(&flags, &more, &server, "/search", &speaks);
+        if scheduler == "rounds" {
+            assert_eq!(resumed, whole(&flags));
+        }
     }
 }
 

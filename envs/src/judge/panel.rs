@@ -137,9 +137,15 @@ impl Panel {
             return Ok(Ruling::AsRoot);
         }
         let signature = Signature::of(&identity, &question);
-        let judgement = if lacks_truth {
-            let evidence = json!({ "reason": "the right answer is not known" });
+        let failed = |reason: &str| {
+            let evidence = json!({ "reason": reason });
             signature.sign(Judgement { score: 0.0, source: source(&identity, &question), evidence })
+        };
+        let judgement = if lacks_truth {
+            failed("the right answer is not known")
+        } else if judge.remote().is_some() && question.answer.is_none() {
+            // Nobody need be asked what success that is, and a lenient model could say something else.
+            failed("the agent ended without an answer")
         } else if judge.remote().is_some() {
             let inquiry = Inquiry::new(question, Arc::clone(judge), signature, Arc::clone(&self.ledger));
             return Ok(Ruling::Asked(inquiry));
