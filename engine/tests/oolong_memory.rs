@@ -177,7 +177,7 @@ fn recorded() {
     let (grown, recorded) = growth(|| record_in(&log, &world.plan, &mut agents(SPLIT)));
     let (grown, written) = (times(grown), times(bytes_under(dir.path()) as usize));
     println!("recorded: memory grew by at most {grown:.2} times the text; the log has {written:.3} times the text");
-    assert!(grown < 2.2, "{grown}");
+    assert!(grown < 2.6, "{grown}");
     assert!(written < 1.05, "{written}");
 
     let stream = Stream::Rollout(RUN, RolloutId(0));
@@ -200,6 +200,6 @@ fn recorded() {
     let grown = times(grown);
     println!("resumed at event {half}: memory grew by at most {grown:.2} times the text");
     assert_eq!(resumed.content, recorded.content);
-    assert!(grown < 2.6, "{grown}");
+    assert!(grown < 3.6, "{grown}");
     drop(held);
 }
