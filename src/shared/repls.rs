@@ -15,7 +15,7 @@ pub(crate) enum ReplName {
     /// Embedded: a part of Python, thousands of sessions in this process.
     #[default]
     Monty,
-    /// A python3 process for each session: the whole language and every installed module.
+    /// Processes forked from one python3, one for each session: the whole language and every installed module.
     Cpython,
 }
 
