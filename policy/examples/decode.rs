@@ -39,12 +39,11 @@ fn run(policy: &mut LocalPolicy, contexts: &[Vec<u32>], tokens: u32) -> (f64, us
 
 /// Seconds to the first token of a context whose beginning nothing has read, and of another one with the same beginning.
 fn first_token(policy: &mut LocalPolicy, contexts: &[Vec<u32>]) -> [f64; 2] {
-    let seconds = [0, 1].map(|at| {
+    [0, 1].map(|at| {
         let seconds = run(policy, &contexts[at..=at], 1).0;
         policy.release(0);
         seconds
-    });
-    seconds
+    })
 }
 
 fn main() {

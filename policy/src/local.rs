@@ -316,7 +316,7 @@ impl LocalPolicy {
     /// are read once for all rows; or, where the weights stay in the caches of every core and a step has too little work to
     /// share, each takes rows of its own and runs its steps alone. No row's result depends on which others are with it.
     fn advance(&self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
-        let apart = self.config.parameters() as usize <= IN_CACHE;
+        let apart = self.config.parameters() <= IN_CACHE;
         if !apart {
             return awake(|| self.steps(live));
         }

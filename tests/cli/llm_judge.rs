@@ -163,7 +163,7 @@ fn the_order_of_answers_decides_nothing_in_rounds_and_is_replayed_under_arrival(
             // Which answers come late differs from time to time; what is answered does not.
             let server = Server::start(move |request, _| {
                 let mixed = mixed(request);
-                let reply = says(&format!("{{\"reason\": \"{mixed}\", \"success\": {}}}", mixed % 2 == 0));
+                let reply = says(&format!("{{\"reason\": \"{mixed}\", \"success\": {}}}", mixed.is_multiple_of(2)));
                 match (mixed / 2) % 3 == late {
                     true => Reply::Late(Duration::from_millis(80), Box::new(reply)),
                     false => reply,
@@ -230,7 +230,7 @@ fn judging_again_asks_side_by_side_and_writes_in_the_order_of_the_nodes() {
     place.out(&["record", "--env", "deepdive", "--policy", "noisy", "--tokenizer", "bytes", "--tasks", "6"]);
     let server = Server::start(|request, _| {
         let mixed = mixed(request);
-        let reply = says(&format!("{{\"reason\": \"{mixed}\", \"success\": {}}}", mixed % 2 == 0));
+        let reply = says(&format!("{{\"reason\": \"{mixed}\", \"success\": {}}}", mixed.is_multiple_of(2)));
         Reply::Late(Duration::from_millis(400 + mixed % 100), Box::new(reply))
     });
     let rejudge = |concurrency: u32, more: &[&str]| {

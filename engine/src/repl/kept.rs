@@ -80,8 +80,8 @@ impl KeptSessions {
         if files.iter().map(|(_, bytes)| bytes).sum::<u64>() + wanted <= MOST_BYTES {
             return Ok(());
         }
-        let own = files.iter().filter(|(path, _)| path.extension().is_some_and(|ending| ending == ENDING));
-        own.map(|(path, _)| fs::remove_file(path)).collect()
+        let mut own = files.iter().filter(|(path, _)| path.extension().is_some_and(|ending| ending == ENDING));
+        own.try_for_each(|(path, _)| fs::remove_file(path))
     }
 }
 
