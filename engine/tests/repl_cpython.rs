@@ -23,6 +23,7 @@ use rao_envs::{Environment, PromptStyle, Script, Selection, Split, ToolResult, V
 use rao_policy::Chat;
 use rao_store::event::{Body, HostFacts};
 use rao_store::{EventSource, Filter, Log, Options, RolloutId, RunId, Seq, Stream};
+use rao_testkit::run_cell as cell;
 use world::{Host, ORDERS, Order, cells, expected_cells, files};
 
 fn engine_with(options: CpythonOptions) -> Option<Cpython> {
@@ -45,25 +46,6 @@ fn small() -> CellLimits {
 
 fn open(engine: &Cpython, limits: &CellLimits) -> Box<dyn Repl> {
     engine.open(&[Function::sync("echo"), Function::asynchronous("launch_subagent")], limits, 3).unwrap()
-}
-
-/// Runs a cell: `echo` gives its argument back, async calls give their number.
-fn cell(repl: &mut dyn Repl, code: &str) -> CellOutput {
-    let mut progress = repl.start(code).unwrap();
-    loop {
-        let reply = match progress {
-            Progress::Done(output) => return output,
-            Progress::Call(call) if call.is_async => Reply::Pending,
-            Progress::Call(call) => {
-                Reply::Now(ToolResult::Value(call.args.args.into_iter().next().unwrap_or(Value::None)))
-            }
-            Progress::Blocked { pending } => {
-                let answer = |call: u32| (call, ToolResult::Value(Value::Int(i64::from(call))));
-                Reply::Answers(pending.into_iter().map(answer).collect())
-            }
-        };
-        progress = repl.answer(reply).unwrap();
-    }
 }
 
 fn error(repl: &mut dyn Repl, code: &str) -> String {

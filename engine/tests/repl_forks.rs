@@ -16,6 +16,7 @@ use rao_engine::repl::{
     CellLimits, CellOutput, Cpython, CpythonOptions, Function, Limit, Progress, Repl, ReplEngine, Reply,
 };
 use rao_envs::{ToolResult, Value};
+use rao_testkit::{finish_cell, run_cell as cell};
 
 fn engine() -> Option<Cpython> {
     match Cpython::new(CpythonOptions::default()) {
@@ -30,29 +31,6 @@ fn engine() -> Option<Cpython> {
 fn open(engine: &Cpython) -> Box<dyn Repl> {
     let limits = CellLimits { time_ms: 20_000, memory: 32 << 20, ..CellLimits::default() };
     engine.open(&[Function::sync("echo"), Function::asynchronous("launch_subagent")], &limits, 3).unwrap()
-}
-
-/// Goes on with a cell: `echo` gives its argument back, async calls give their number.
-fn finish(repl: &mut dyn Repl, mut progress: Progress) -> CellOutput {
-    loop {
-        let reply = match progress {
-            Progress::Done(output) => return output,
-            Progress::Call(call) if call.is_async => Reply::Pending,
-            Progress::Call(call) => {
-                Reply::Now(ToolResult::Value(call.args.args.into_iter().next().unwrap_or(Value::None)))
-            }
-            Progress::Blocked { pending } => {
-                let answer = |call: u32| (call, ToolResult::Value(Value::Int(i64::from(call))));
-                Reply::Answers(pending.into_iter().map(answer).collect())
-            }
-        };
-        progress = repl.answer(reply).unwrap();
-    }
-}
-
-fn cell(repl: &mut dyn Repl, code: &str) -> CellOutput {
-    let progress = repl.start(code).unwrap();
-    finish(repl, progress)
 }
 
 fn shown(repl: &mut dyn Repl, code: &str) -> String {
@@ -207,8 +185,8 @@ fn a_killed_server_comes_back_with_every_session() {
         assert_eq!(shown(&mut *idle, "x += 1\nprint(x)"), format!("{}\n", round + 2));
         assert_ne!(self::server(&engine).0, server);
     }
-    assert_eq!(finish(&mut *calls, called).stdout, "a\n2\n");
-    assert_eq!(finish(&mut *waits, blocked).stdout, "3\n");
+    assert_eq!(finish_cell(&mut *calls, called).stdout, "a\n2\n");
+    assert_eq!(finish_cell(&mut *waits, blocked).stdout, "3\n");
     assert_eq!(children(server(&engine).0).len(), 4);
 }
 

@@ -9,6 +9,7 @@ use rao_engine::repl::{
     on_host_thread, on_interpreter_thread,
 };
 use rao_envs::{ToolResult, Value};
+use rao_testkit::run_cell as cell;
 
 fn functions() -> Vec<Function> {
     vec![Function::sync("echo"), Function::asynchronous("launch_subagent")]
@@ -20,25 +21,6 @@ fn small() -> CellLimits {
 
 fn open(limits: &CellLimits) -> Box<dyn Repl> {
     Monty::new().open(&functions(), limits, 3).unwrap()
-}
-
-/// Runs a cell: `echo` gives its argument back, async calls give their number.
-fn cell(repl: &mut dyn Repl, code: &str) -> CellOutput {
-    let mut progress = repl.start(code).unwrap();
-    loop {
-        let reply = match progress {
-            Progress::Done(output) => return output,
-            Progress::Call(call) if call.is_async => Reply::Pending,
-            Progress::Call(call) => {
-                Reply::Now(ToolResult::Value(call.args.args.into_iter().next().unwrap_or(Value::None)))
-            }
-            Progress::Blocked { pending } => {
-                let answer = |call: u32| (call, ToolResult::Value(Value::Int(i64::from(call))));
-                Reply::Answers(pending.into_iter().map(answer).collect())
-            }
-        };
-        progress = repl.answer(reply).unwrap();
-    }
 }
 
 fn error(repl: &mut dyn Repl, code: &str) -> String {

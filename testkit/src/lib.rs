@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "support of tests: what fails here fails the test")]
 
 mod asking;
+mod cells;
 mod judge;
 mod late;
 pub mod long_text;
@@ -27,6 +28,7 @@ use rao_store::event::{Body, Event, HostFacts};
 use rao_store::{EventSource, Expected, Filter, Log, Options, RolloutId, RunId, Seq, Stream};
 
 pub use asking::Asking;
+pub use cells::{finish_cell, run_cell};
 pub use judge::{Deliberate, Questions};
 pub use late::Late;
 pub use played::{Asked, Played};

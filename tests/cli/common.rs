@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A working directory with a log in it.
@@ -12,6 +12,27 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Writes a mailbox of that many numbered notes, and a question about one of them, into the folder `mine`. Gives the notes
+    /// as they stand in their file.
+    pub(crate) fn own_mail(&self, notes: u32, asked: u32) -> Vec<String> {
+        let row = |number: u32| {
+            json!({
+                "message_id": format!("<{number}>"), "subject": format!("Note {number}"), "from": "ann@x.example",
+                "to": ["bo@x.example"], "date": format!("2031-01-{number:02} 08:00:00"), "body": format!("Bring item {number}."),
+            })
+            .to_string()
+        };
+        let rows: Vec<String> = (1..=notes).map(row).collect();
+        let question = json!({
+            "id": 1, "question": format!("What does note {asked} ask for?"), "answer": format!("item {asked}"),
+            "message_ids": [format!("<{asked}>")], "inbox_address": "bo@x.example", "query_date": "2031-02-01",
+        });
+        std::fs::create_dir(self.path().join("mine")).unwrap();
+        std::fs::write(self.path().join("mine/emails.jsonl"), rows.join("\n")).unwrap();
+        std::fs::write(self.path().join("mine/questions-train.jsonl"), question.to_string()).unwrap();
+        rows
+    }
+
     pub(crate) fn new() -> Self {
         Place { dir: tempfile::tempdir().unwrap() }
     }

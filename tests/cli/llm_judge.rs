@@ -257,22 +257,7 @@ fn judging_again_asks_side_by_side_and_writes_in_the_order_of_the_nodes() {
 #[test]
 fn what_the_mail_environment_saw_stands_beside_what_the_judge_said() {
     let place = Place::new();
-    let rows: Vec<String> = (1..=6)
-        .map(|number| {
-            json!({
-                "message_id": format!("<{number}>"), "subject": format!("Note {number}"), "from": "ann@x.example",
-                "to": ["bo@x.example"], "date": format!("2031-01-{number:02} 08:00:00"), "body": format!("Bring item {number}."),
-            })
-            .to_string()
-        })
-        .collect();
-    let question = json!({
-        "id": 1, "question": "What does note 5 ask for?", "answer": "item 5", "message_ids": ["<5>"],
-        "inbox_address": "bo@x.example", "query_date": "2031-02-01",
-    });
-    std::fs::create_dir(place.path().join("mine")).unwrap();
-    std::fs::write(place.path().join("mine/emails.jsonl"), rows.join("\n")).unwrap();
-    std::fs::write(place.path().join("mine/questions-train.jsonl"), question.to_string()).unwrap();
+    place.own_mail(6, 5);
     let server = Server::start(|_, _| says(r#"{"reason": "near enough", "success": true}"#));
     let judge = format!("llm:{},model=grader,retries=0", server.url());
     let mut flags = vec!["record", "--env", "mail", "--policy", "noisy", "--tokenizer", "bytes", "--data", "mine"];

@@ -37,22 +37,7 @@ fn the_original_reward_is_graded() {
 #[test]
 fn a_run_on_files_is_replayed_with_the_same_files() {
     let place = Place::new();
-    let rows: Vec<String> = (1..=12)
-        .map(|number| {
-            json!({
-                "message_id": format!("<{number}>"), "subject": format!("Note {number}"), "from": "ann@x.example",
-                "to": ["bo@x.example"], "date": format!("2031-01-{number:02} 08:00:00"), "body": format!("Bring item {number}."),
-            })
-            .to_string()
-        })
-        .collect();
-    let question = json!({
-        "id": 1, "question": "What does note 7 ask for?", "answer": "item 7", "message_ids": ["<7>"],
-        "inbox_address": "bo@x.example", "query_date": "2031-02-01",
-    });
-    std::fs::create_dir(place.path().join("mine")).unwrap();
-    std::fs::write(place.path().join("mine/emails.jsonl"), rows.join("\n")).unwrap();
-    std::fs::write(place.path().join("mine/questions-train.jsonl"), question.to_string()).unwrap();
+    let rows = place.own_mail(12, 7);
     let recorded = record(&place, "oracle", &["--data", "mine", "--tasks", "1", "--group", "1"]);
     assert_eq!((&recorded["rollouts"], &recorded["solved"]), (&json!(1), &json!(1)), "{recorded}");
     assert!(place.json(&["replay", "--check", "tools", "--data", "mine"])["divergence"].is_null());
