@@ -9,41 +9,45 @@ use pulp::{Simd, WithSimd};
 /// Rows of the largest block.
 pub(super) const MOST_ROWS: usize = 8;
 
-/// The rows `x` `[rows, inputs]` times a panel of weights `[inputs][width]`, into the columns from `column` on of the rows of
-/// `out`; columns that these do not have are left away.
-pub(super) fn block(x: &[f32], rows: usize, panel: &[f32], inputs: usize, out: &mut [&mut [f32]], column: usize) {
-    let vectors = if inputs == 0 { PANEL / LANES } else { panel.len() / (inputs * LANES) };
-    match vectors {
-        1 => with_rows::<1>(x, rows, panel, inputs, out, column),
-        2 => with_rows::<2>(x, rows, panel, inputs, out, column),
-        _ => with_rows::<3>(x, rows, panel, inputs, out, column),
-    }
+/// The rows `x` `[rows, inputs]` times a panel of weights `[inputs][width]`.
+pub(super) struct Task<'a> {
+    pub(super) x: &'a [f32],
+    pub(super) rows: usize,
+    pub(super) panel: &'a [f32],
+    pub(super) inputs: usize,
+    /// Where the weights begin that will be wanted next: `inputs` lines of the cache are fetched from there meanwhile.
+    pub(super) ahead: &'a [f32],
 }
 
-fn with_rows<const V: usize>(
-    x: &[f32],
-    rows: usize,
-    panel: &[f32],
-    inputs: usize,
-    out: &mut [&mut [f32]],
-    column: usize,
-) {
-    match rows {
-        0 => {}
-        1 => run::<1, V>(x, panel, inputs, out, column),
-        2 => run::<2, V>(x, panel, inputs, out, column),
-        3 => run::<3, V>(x, panel, inputs, out, column),
-        4 => run::<4, V>(x, panel, inputs, out, column),
-        5 => run::<5, V>(x, panel, inputs, out, column),
-        6 => run::<6, V>(x, panel, inputs, out, column),
-        7 => run::<7, V>(x, panel, inputs, out, column),
-        _ => run::<8, V>(x, panel, inputs, out, column),
+impl Task<'_> {
+    /// Puts the product into the columns from `column` on of the rows of `out`; columns that these do not have are left away.
+    pub(super) fn run(&self, out: &mut [&mut [f32]], column: usize) {
+        let vectors = if self.inputs == 0 { PANEL / LANES } else { self.panel.len() / (self.inputs * LANES) };
+        match vectors {
+            1 => self.with_rows::<1>(out, column),
+            2 => self.with_rows::<2>(out, column),
+            _ => self.with_rows::<3>(out, column),
+        }
     }
-}
 
-fn run<const R: usize, const V: usize>(x: &[f32], panel: &[f32], inputs: usize, out: &mut [&mut [f32]], column: usize) {
-    let x: [&[f32]; R] = std::array::from_fn(|row| &x[row * inputs..][..inputs]);
-    dispatch(Block::<R, V> { x, panel, out, column });
+    fn with_rows<const V: usize>(&self, out: &mut [&mut [f32]], column: usize) {
+        match self.rows {
+            0 => {}
+            1 => self.block::<1, V>(out, column),
+            2 => self.block::<2, V>(out, column),
+            3 => self.block::<3, V>(out, column),
+            4 => self.block::<4, V>(out, column),
+            5 => self.block::<5, V>(out, column),
+            6 => self.block::<6, V>(out, column),
+            7 => self.block::<7, V>(out, column),
+            _ => self.block::<8, V>(out, column),
+        }
+    }
+
+    fn block<const R: usize, const V: usize>(&self, out: &mut [&mut [f32]], column: usize) {
+        let x: [&[f32]; R] = std::array::from_fn(|row| &self.x[row * self.inputs..][..self.inputs]);
+        dispatch(Block::<R, V> { x, panel: self.panel, ahead: self.ahead, out, column });
+    }
 }
 
 /// As [`crate::ops::math::dispatch`]; what differs is how many sums the registers hold.
@@ -64,6 +68,7 @@ fn dispatch<const R: usize, const V: usize>(block: Block<'_, '_, R, V>) {
 pub(super) struct Block<'a, 'o, const R: usize, const V: usize> {
     pub(super) x: [&'a [f32]; R],
     pub(super) panel: &'a [f32],
+    pub(super) ahead: &'a [f32],
     pub(super) out: &'a mut [&'o mut [f32]],
     pub(super) column: usize,
 }
@@ -79,8 +84,8 @@ impl<const R: usize, const V: usize> WithSimd for Wide<'_, '_, R, V> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Block { x, panel, out, column } = self.0;
-        columns::<S, R, V, V>(simd, x, panel, 0, out, column);
+        let Block { x, panel, ahead, out, column } = self.0;
+        columns::<S, R, V, V>(simd, x, panel, ahead, 0, out, column);
     }
 }
 
@@ -89,16 +94,16 @@ impl<const R: usize, const V: usize> WithSimd for Narrow<'_, '_, R, V> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Block { x, panel, out, column } = self.0;
+        let Block { x, panel, ahead, out, column } = self.0;
         for vector in 0..V {
             let column = column + vector * LANES;
             let (x4, rest) = x.as_chunks::<4>();
             let (out4, out_rest) = out.split_at_mut(4 * x4.len());
             for (x, out) in x4.iter().zip(out4.chunks_exact_mut(4)) {
-                columns::<S, 4, V, 1>(simd, *x, panel, vector, out, column);
+                columns::<S, 4, V, 1>(simd, *x, panel, ahead, vector, out, column);
             }
             for (x, out) in rest.iter().zip(out_rest.chunks_exact_mut(1)) {
-                columns::<S, 1, V, 1>(simd, [*x], panel, vector, out, column);
+                columns::<S, 1, V, 1>(simd, [*x], panel, ahead, vector, out, column);
             }
         }
     }
@@ -110,17 +115,22 @@ fn columns<S: Simd, const R: usize, const V: usize, const C: usize>(
     simd: S,
     x: [&[f32]; R],
     panel: &[f32],
+    ahead: &[f32],
     first: usize,
     out: &mut [&mut [f32]],
     column: usize,
 ) {
     let (weights, _) = S::as_simd_f32s(panel).0.as_chunks::<V>();
+    // No look at where they end: a branch in the loop would cost more, and to fetch too much does no harm.
+    let mut ahead = ahead.as_ptr();
     let mut sums = [[simd.splat_f32s(0.0); C]; R];
     side_by_side(
         weights,
         x,
         #[inline(always)]
         |weights, factors| {
+            fetch(ahead);
+            ahead = ahead.wrapping_add(LANES);
             for r in 0..R {
                 let factor = simd.splat_f32s(factors[r]);
                 for c in 0..C {
@@ -142,6 +152,17 @@ fn columns<S: Simd, const R: usize, const V: usize, const C: usize>(
             }
         }
     }
+}
+
+/// Asks for a line of the cache without waiting for it. Nothing is read: any address may be asked for.
+#[inline(always)]
+fn fetch(line: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
+        sse._mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 /// Calls `f` with each item of `weights` and the numbers of all rows at its place. Iterators that go in step are cut to the

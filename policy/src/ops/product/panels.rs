@@ -48,6 +48,13 @@ impl Panels {
         &self.numbers[self.start + panel * PANEL * self.inputs..][..width * self.inputs]
     }
 
+    /// The panels of a range, as far as there are so many, one after another.
+    pub(super) fn span(&self, panels: Range<usize>) -> &[f32] {
+        let end = self.outputs.next_multiple_of(LANES) * self.inputs;
+        let at = |panel: usize| (panel * PANEL * self.inputs).min(end);
+        &self.numbers[self.start..][at(panels.start)..at(panels.end)]
+    }
+
     /// Adds row `output` of the matrix to the end of `row`.
     pub(crate) fn row(&self, output: usize, row: &mut Vec<f32>) {
         let width = panel_width(self.outputs, output / PANEL * PANEL);

@@ -121,7 +121,7 @@ fn every_kind_of_processor_gives_the_same_bits() {
         let mut out = [f32::NAN; ROWS * 40];
         let mut rows: Vec<&mut [f32]> = out.chunks_mut(40).collect();
         let x = std::array::from_fn(|row| &numbers[row * inputs..][..inputs]);
-        run(Block { x, panel: panels.panel(0), out: &mut rows, column: 0 });
+        run(Block { x, panel: panels.panel(0), ahead: panels.span(0..1), out: &mut rows, column: 0 });
         assert!(bits(&out) == wanted, "{name}");
     };
     check("plain, wide", &|block| pulp::Scalar512b.vectorize(Wide(block)));
