@@ -16,8 +16,9 @@ mod panels;
 pub(crate) use panels::Panels;
 
 use super::math::LANES;
-use kernel::{MOST_ROWS, Task};
+use kernel::{MOST_ROWS, Panel, Task};
 use panels::Scratch;
+use pulp::bytemuck::cast_slice;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -120,7 +121,7 @@ impl Piece<'_, '_> {
                     scratch.fill(rows, outputs, inputs, group.clone());
                     let begin = (next.start * PANEL).min(outputs) * inputs;
                     let end = (next.end * PANEL).min(outputs) * inputs;
-                    self.group(x, inputs, group, &rows[begin..end], |panel| scratch.panel(panel - first));
+                    self.group(x, inputs, group, cast_slice(&rows[begin..end]), |panel| scratch.panel(panel - first));
                 }
             }
         }
@@ -132,8 +133,8 @@ impl Piece<'_, '_> {
         x: &[f32],
         inputs: usize,
         group: Range<usize>,
-        ahead: &'p [f32],
-        panel: impl Fn(usize) -> &'p [f32],
+        ahead: &'p [u32],
+        panel: impl Fn(usize) -> Panel<'p>,
     ) {
         let rows = self.out.len();
         let blocks = rows.div_ceil(MOST_ROWS);
@@ -148,7 +149,7 @@ impl Piece<'_, '_> {
                 let column = (at - self.first_panel) * PANEL;
                 let panel = panel(at);
                 // After the last there is nothing to fetch but what is there.
-                let task = Task { x, rows: count, panel, inputs, ahead: ahead.next().unwrap_or(panel) };
+                let task = Task { x, rows: count, panel, inputs, ahead: ahead.next().unwrap_or(panel.words()) };
                 task.run(&mut self.out[first..first + count], column);
             }
             first += count;

@@ -4,26 +4,57 @@ use super::PANEL;
 use crate::ops::math::LANES;
 #[cfg(target_arch = "x86_64")]
 use crate::ops::math::with_avx2;
+use pulp::bytemuck::cast_slice;
 use pulp::{Simd, WithSimd};
 
 /// Rows of the largest block.
 pub(super) const MOST_ROWS: usize = 8;
 
-/// The rows `x` `[rows, inputs]` times a panel of weights `[inputs][width]`.
+/// The weights of a panel, `V` vectors of them for each input.
+#[derive(Clone, Copy)]
+pub(super) enum Panel<'a> {
+    /// `[inputs][V * LANES]` numbers.
+    Whole(&'a [f32]),
+    /// `[h][V * LANES]` pairs, where `h` is half of the inputs, rounded up. A word's lower half is the upper half of the weight of
+    /// input `k`, its upper half that of input `h + k`. The lower halves of all these weights are zero.
+    Halves(&'a [u32]),
+}
+
+impl<'a> Panel<'a> {
+    /// As it lies in memory.
+    pub(super) fn words(self) -> &'a [u32] {
+        match self {
+            Self::Whole(numbers) => cast_slice(numbers),
+            Self::Halves(pairs) => pairs,
+        }
+    }
+
+    /// Words for each vector of outputs.
+    fn depth(self, inputs: usize) -> usize {
+        LANES
+            * match self {
+                Self::Whole(_) => inputs,
+                Self::Halves(_) => inputs.div_ceil(2),
+            }
+    }
+}
+
+/// The rows `x` `[rows, inputs]` times a panel of weights.
 pub(super) struct Task<'a> {
     pub(super) x: &'a [f32],
     pub(super) rows: usize,
-    pub(super) panel: &'a [f32],
+    pub(super) panel: Panel<'a>,
     pub(super) inputs: usize,
-    /// Where the weights begin that will be wanted next: `inputs` lines of the cache are fetched from there meanwhile.
-    pub(super) ahead: &'a [f32],
+    /// Where the weights begin that will be wanted next: as many lines of the cache as an output has words are fetched from
+    /// there meanwhile.
+    pub(super) ahead: &'a [u32],
 }
 
 impl Task<'_> {
     /// Puts the product into the columns from `column` on of the rows of `out`; columns that these do not have are left away.
     pub(super) fn run(&self, out: &mut [&mut [f32]], column: usize) {
-        let vectors = if self.inputs == 0 { PANEL / LANES } else { self.panel.len() / (self.inputs * LANES) };
-        match vectors {
+        let depth = self.panel.depth(self.inputs);
+        match self.panel.words().len().checked_div(depth).unwrap_or(PANEL / LANES) {
             1 => self.with_rows::<1>(out, column),
             2 => self.with_rows::<2>(out, column),
             _ => self.with_rows::<3>(out, column),
@@ -67,8 +98,8 @@ fn dispatch<const R: usize, const V: usize>(block: Block<'_, '_, R, V>) {
 /// `R` rows times a panel of `V` vectors.
 pub(super) struct Block<'a, 'o, const R: usize, const V: usize> {
     pub(super) x: [&'a [f32]; R],
-    pub(super) panel: &'a [f32],
-    pub(super) ahead: &'a [f32],
+    pub(super) panel: Panel<'a>,
+    pub(super) ahead: &'a [u32],
     pub(super) out: &'a mut [&'o mut [f32]],
     pub(super) column: usize,
 }
@@ -114,38 +145,53 @@ impl<const R: usize, const V: usize> WithSimd for Narrow<'_, '_, R, V> {
 fn columns<S: Simd, const R: usize, const V: usize, const C: usize>(
     simd: S,
     x: [&[f32]; R],
-    panel: &[f32],
-    ahead: &[f32],
+    panel: Panel<'_>,
+    ahead: &[u32],
     first: usize,
     out: &mut [&mut [f32]],
     column: usize,
 ) {
-    let (weights, _) = S::as_simd_f32s(panel).0.as_chunks::<V>();
-    // No look at where they end: a branch in the loop would cost more, and to fetch too much does no harm.
-    let mut ahead = ahead.as_ptr();
-    let mut sums = [[simd.splat_f32s(0.0); C]; R];
-    side_by_side(
-        weights,
-        x,
-        #[inline(always)]
-        |weights, factors| {
-            fetch(ahead);
-            ahead = ahead.wrapping_add(LANES);
-            for r in 0..R {
-                let factor = simd.splat_f32s(factors[r]);
-                for c in 0..C {
-                    sums[r][c] = simd.mul_add_f32s(factor, weights[first + c], sums[r][c]);
-                }
-            }
-        },
-    );
+    let sums = [[simd.splat_f32s(0.0); C]; R];
+    let sums = match panel {
+        Panel::Whole(numbers) => {
+            let weights = S::as_simd_f32s(numbers).0.as_chunks::<V>().0;
+            chains(
+                simd,
+                sums,
+                (weights, x),
+                ahead.as_ptr(),
+                #[inline(always)]
+                |weights, c| weights[first + c],
+            )
+        }
+        Panel::Halves(pairs) => {
+            let weights = S::as_simd_u32s(pairs).0.as_chunks::<V>().0;
+            let (half, upper) = (simd.splat_u32s(16), simd.splat_u32s(0xFFFF_0000));
+            let sums = chains(
+                simd,
+                sums,
+                (weights, x),
+                ahead.as_ptr(),
+                #[inline(always)]
+                |weights, c| simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(weights[first + c], half)),
+            );
+            chains(
+                simd,
+                sums,
+                (weights, x.map(|x| x.get(weights.len()..).unwrap_or_default())),
+                ahead.as_ptr().wrapping_add(weights.len() * LANES),
+                #[inline(always)]
+                |weights, c| simd.transmute_f32s_u32s(simd.and_u32s(weights[first + c], upper)),
+            )
+        }
+    };
     for (sums, out) in sums.iter().zip(out) {
         for (c, sum) in sums.iter().enumerate() {
             let from = column + c * LANES;
             match out.get_mut(from..from + LANES) {
                 Some(whole) => S::as_mut_simd_f32s(whole).0[0] = *sum,
                 None => {
-                    let numbers: &[f32] = pulp::bytemuck::cast_slice(std::slice::from_ref(sum));
+                    let numbers: &[f32] = cast_slice(std::slice::from_ref(sum));
                     let rest = out.get_mut(from..).unwrap_or_default();
                     rest.iter_mut().zip(numbers).for_each(|(out, x)| *out = *x);
                 }
@@ -154,9 +200,41 @@ fn columns<S: Simd, const R: usize, const V: usize, const C: usize>(
     }
 }
 
+/// Continues the chains of `sums`: `x[row][k] * weight(weights[k], c)`, while one line after another is fetched from `ahead` on.
+#[inline(always)]
+fn chains<S: Simd, W, const R: usize, const C: usize>(
+    simd: S,
+    mut sums: [[S::f32s; C]; R],
+    (weights, x): (&[W], [&[f32]; R]),
+    mut ahead: *const u32,
+    weight: impl Fn(&W, usize) -> S::f32s,
+) -> [[S::f32s; C]; R] {
+    side_by_side(
+        weights,
+        x,
+        #[inline(always)]
+        |weights, factors| {
+            // No look at where they end: a branch in the loop would cost more, and to fetch too much does no harm.
+            fetch(ahead);
+            ahead = ahead.wrapping_add(LANES);
+            let mut numbers = [simd.splat_f32s(0.0); C];
+            for (c, number) in numbers.iter_mut().enumerate() {
+                *number = weight(weights, c);
+            }
+            for r in 0..R {
+                let factor = simd.splat_f32s(factors[r]);
+                for c in 0..C {
+                    sums[r][c] = simd.mul_add_f32s(factor, numbers[c], sums[r][c]);
+                }
+            }
+        },
+    );
+    sums
+}
+
 /// Asks for a line of the cache without waiting for it. Nothing is read: any address may be asked for.
 #[inline(always)]
-fn fetch(line: *const f32) {
+fn fetch(line: *const u32) {
     #[cfg(target_arch = "x86_64")]
     if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
         sse._mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
