@@ -28,8 +28,8 @@ const PANEL: usize = 3 * LANES;
 /// Multiply-adds below which a second thread costs more than it brings.
 const PARALLEL_WORK: usize = 1 << 19;
 
-/// Pieces for each thread, so that one that starts late does not hold up the others.
-const PIECES_PER_THREAD: usize = 4;
+/// Pieces for each thread, so that one that starts late or is held up does not hold up the others.
+const PIECES_PER_THREAD: usize = 16;
 
 /// Numbers of the panels that are kept at hand for all rows: a part of the second-level cache.
 const AT_HAND: usize = 96 << 10;
