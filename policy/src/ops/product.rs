@@ -16,7 +16,7 @@ mod panels;
 pub(crate) use panels::Panels;
 
 use super::math::LANES;
-use kernel::{MOST_ROWS, Panel, Task};
+use kernel::{MOST_ROWS, Panel, Processor, Task};
 use panels::Scratch;
 use pulp::bytemuck::cast_slice;
 use rayon::prelude::*;
@@ -136,7 +136,7 @@ impl Piece<'_, '_> {
         ahead: &'p [u32],
         panel: impl Fn(usize) -> Panel<'p>,
     ) {
-        let rows = self.out.len();
+        let (processor, rows) = (Processor::found(), self.out.len());
         let blocks = rows.div_ceil(MOST_ROWS);
         let each = ahead.len().div_ceil((blocks * group.len()).max(1)).next_multiple_of(LANES);
         let mut ahead = ahead.chunks(each.max(1));
@@ -149,7 +149,8 @@ impl Piece<'_, '_> {
                 let column = (at - self.first_panel) * PANEL;
                 let panel = panel(at);
                 // After the last there is nothing to fetch but what is there.
-                let task = Task { x, rows: count, panel, inputs, ahead: ahead.next().unwrap_or(panel.words()) };
+                let task =
+                    Task { processor, x, rows: count, panel, inputs, ahead: ahead.next().unwrap_or(panel.words()) };
                 task.run(&mut self.out[first..first + count], column);
             }
             first += count;

@@ -41,6 +41,7 @@ impl<'a> Panel<'a> {
 
 /// The rows `x` `[rows, inputs]` times a panel of weights.
 pub(super) struct Task<'a> {
+    pub(super) processor: Processor,
     pub(super) x: &'a [f32],
     pub(super) rows: usize,
     pub(super) panel: Panel<'a>,
@@ -77,22 +78,45 @@ impl Task<'_> {
 
     fn block<const R: usize, const V: usize>(&self, out: &mut [&mut [f32]], column: usize) {
         let x: [&[f32]; R] = std::array::from_fn(|row| &self.x[row * self.inputs..][..self.inputs]);
-        dispatch(Block::<R, V> { x, panel: self.panel, ahead: self.ahead, out, column });
+        self.processor.run(Block::<R, V> { x, panel: self.panel, ahead: self.ahead, out, column });
     }
 }
 
-/// As [`crate::ops::math::dispatch`]; what differs is how many sums the registers hold.
-fn dispatch<const R: usize, const V: usize>(block: Block<'_, '_, R, V>) {
+/// What this processor can do. To ask takes as long as a small block, so it is asked once for many.
+#[derive(Clone, Copy)]
+pub(super) enum Processor {
     #[cfg(target_arch = "x86_64")]
-    {
-        if let Some(v4) = pulp::x86::V4::try_new() {
-            return Simd::vectorize(v4, Wide(block));
+    Avx512(pulp::x86::V4),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(pulp::x86::V3),
+    Plain,
+}
+
+impl Processor {
+    /// The widest vectors there are.
+    pub(super) fn found() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(v4) = pulp::x86::V4::try_new() {
+                return Self::Avx512(v4);
+            }
+            if let Some(v3) = pulp::x86::V3::try_new() {
+                return Self::Avx2(v3);
+            }
         }
-        if let Some(v3) = pulp::x86::V3::try_new() {
-            return with_avx2(v3, Narrow(block));
+        Self::Plain
+    }
+
+    /// Kinds differ in how many sums their registers hold.
+    fn run<const R: usize, const V: usize>(self, block: Block<'_, '_, R, V>) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(v4) => Simd::vectorize(v4, Wide(block)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(v3) => with_avx2(v3, Narrow(block)),
+            Self::Plain => Simd::vectorize(pulp::Scalar512b, Narrow(block)),
         }
     }
-    Simd::vectorize(pulp::Scalar512b, Narrow(block));
 }
 
 /// `R` rows times a panel of `V` vectors.
