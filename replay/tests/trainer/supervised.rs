@@ -64,7 +64,7 @@ fn every_epoch_visits_each_trajectory_once_in_an_order_of_its_own() {
     let (log, run) = ordinary(dir.path());
     let entries = credit_table(&log, &[run], &settings(LossKind::Cispo)).unwrap().entries;
     let batch = 5;
-    assert!(entries.len() % batch != 0 && entries.len() > 2 * batch, "{} trajectories", entries.len());
+    assert!(!entries.len().is_multiple_of(batch) && entries.len() > 2 * batch, "{} trajectories", entries.len());
     let mut wanted = Vec::new();
     for epoch in 0..3 {
         for places in order(7, epoch, entries.len()).chunks(batch) {
