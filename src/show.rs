@@ -2,6 +2,7 @@
 
 use clap::Args;
 use rao_engine::{Node, Tree};
+use rao_policy::TemplateValues;
 use rao_store::event::{Answer, Body, Event, Kind, Outcome, StopReason};
 use rao_store::{Address, EventSource, Filter, NodePath, RolloutId, RunId, Seq, Stream, Target, resolve_target};
 use serde_json::{Value, json};
@@ -97,6 +98,9 @@ fn rollouts(out: &mut Out, source: &dyn EventSource, run: RunId, json: bool) -> 
     let presets = stored_presets(&host).unwrap_or_else(|| "?".into());
     let (tasks, group) = (plural(u64::from(started.tasks), "task"), started.group_size);
     out.line(format_args!("{}/{presets}, {tasks} x {group} rollouts, seed {}", started.env, started.seed));
+    if let Some(values) = template_values(&started.engine_config) {
+        out.line(format_args!("chat_template_kwargs {values}"));
+    }
     out.line("");
     let mut table = Table::new(&[
         ">rollout",
@@ -116,6 +120,13 @@ fn rollouts(out: &mut Out, source: &dyn EventSource, run: RunId, json: bool) -> 
     table.print(out);
     forks::print(out, source, &forks::all(source), run, None);
     Ok(())
+}
+
+/// The values that the run gave to variables of its model's chat template, if it gave any. Settings of another version are
+/// shown in part.
+fn template_values(engine_config: &str) -> Option<TemplateValues> {
+    let config: Value = serde_json::from_str(engine_config).ok()?;
+    serde_json::from_value(config.get("chat_template_kwargs")?.clone()).ok()
 }
 
 fn rollout_lines(source: &dyn EventSource, run: RunId) -> Result<Vec<Line>, Failure> {

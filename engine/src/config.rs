@@ -2,7 +2,7 @@
 
 use rao_envs::PromptStyle;
 use rao_envs::judge::{JudgeIdentity, Panel};
-use rao_policy::{PolicyError, Sampler, Stops};
+use rao_policy::{PolicyError, Sampler, Stops, TemplateValues};
 use serde::{Deserialize, Serialize};
 
 use crate::repl::CellLimits;
@@ -108,6 +108,9 @@ pub struct EngineConfig {
     /// What else decides which tokens are drawn and where completions end, for local policies. Manifests leave the default out.
     #[serde(default, skip_serializing_if = "Decoding::is_plain")]
     pub decoding: Decoding,
+    /// Values of variables of the model's chat template. Manifests leave none out.
+    #[serde(default, skip_serializing_if = "TemplateValues::is_empty")]
+    pub chat_template_kwargs: TemplateValues,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over by reference")]

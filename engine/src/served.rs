@@ -30,12 +30,21 @@ pub struct ServedActor {
 
 impl ServedActor {
     /// An actor that samples as the settings say.
-    #[must_use]
-    pub fn new(served: Served, config: &EngineConfig) -> Self {
-        let chat = Arc::new(served.chat().clone());
+    ///
+    /// # Errors
+    /// When the settings give values to a chat template that cannot take them: one that has no such variables, or that of a
+    /// server which is spoken to in text and renders it itself.
+    pub fn new(served: Served, config: &EngineConfig) -> Result<Self, PolicyError> {
+        let values = &config.chat_template_kwargs;
+        if !served.kind().has_tokens() && !values.is_empty() {
+            let reason =
+                format!("a server that is spoken to in text renders its chat template itself; set {values} there");
+            return Err(PolicyError::TemplateValue { reason });
+        }
+        let chat = Arc::new(served.chat().with_template(values)?);
         let whole = SamplerSettings::whole(config.temperature, config.max_tokens);
         let sampler = SamplerSettings { top_p: config.top_p, ..whole };
-        ServedActor { served, chat, sampler, window: config.context, pending: BTreeMap::new() }
+        Ok(ServedActor { served, chat, sampler, window: config.context, pending: BTreeMap::new() })
     }
 
     fn job(&self, ask: &Ask<'_>) -> Job {

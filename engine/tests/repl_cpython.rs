@@ -131,6 +131,7 @@ fn recorded(repl: Arc<dyn ReplEngine>, script: Script, preset: &str, tasks: usiz
         judges: None,
         top_p: 1.0,
         decoding: rao_engine::Decoding::default(),
+        chat_template_kwargs: rao_policy::TemplateValues::default(),
     };
     let tasks = env.tasks(&selection).unwrap();
     let plan = Plan { env, tasks, group_size: 1, config, seed: 1, only: None, width: 4, panel: Panel::default() };

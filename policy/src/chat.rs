@@ -2,8 +2,10 @@
 
 mod files;
 mod format;
+mod values;
 
 pub use files::ChatFiles;
+pub use values::TemplateValues;
 
 use crate::PolicyError;
 use format::{Controls, Piece, Shipped};
@@ -24,7 +26,7 @@ pub(crate) const SPECIALS: [&str; 3] = ["<|endoftext|>", START, END];
 /// Content never becomes a control token: whatever text a goal, a tool's answer or the model itself holds is encoded without
 /// the tokenizer's added tokens. Cloning is cheap.
 #[derive(Clone)]
-pub struct Chat(Arc<Inner>);
+pub struct Chat(Arc<Inner>, Arc<Format>);
 
 struct Inner {
     files: ChatFiles,
@@ -33,7 +35,6 @@ struct Inner {
     /// Bytes of each id; empty where there is none.
     bytes: Vec<Vec<u8>>,
     controls: Controls,
-    format: Format,
     /// The token that ends a turn.
     end: u32,
     /// All tokens that end a completion, in increasing order.
@@ -106,7 +107,8 @@ impl Chat {
         ends.push(end);
         ends.sort_unstable();
         ends.dedup();
-        Ok(Self(Arc::new(Inner { files: files.clone(), content, bytes, controls, format, end, ends })))
+        let inner = Inner { files: files.clone(), content, bytes, controls, end, ends };
+        Ok(Self(Arc::new(inner), Arc::new(format)))
     }
 
     /// A tokenizer of single bytes: ids 0 to 2 are `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`, byte `b` is `3 + b`.
@@ -115,6 +117,26 @@ impl Chat {
     /// None in practice; the built-in definition is read like any other.
     pub fn bytes() -> Result<Self, PolicyError> {
         Self::from_bytes(&definition(None, &[], &[])?)
+    }
+
+    /// The same tokenizer with values for variables of its chat template, such as `enable_thinking` of Qwen3's. Its files stay
+    /// what they were: whoever reads them again gives the values again.
+    ///
+    /// # Errors
+    /// When there is no template, or it has no such variable, or cannot be used with these values.
+    pub fn with_template(&self, values: &TemplateValues) -> Result<Self, PolicyError> {
+        if values.is_empty() {
+            return Ok(self.clone());
+        }
+        let fault = |reason: &str| Err(PolicyError::TemplateValue { reason: reason.to_owned() });
+        let Format::Shipped(shipped) = &*self.1 else {
+            return fault("the policy has no chat template, so it has no variables to set; leave them out");
+        };
+        let shipped = shipped.with(values, &self.0.controls)?;
+        if shipped.end != self.0.end {
+            return fault("with these values another token ends the assistant's turn, which is not supported");
+        }
+        Ok(Self(Arc::clone(&self.0), Arc::new(Format::Shipped(Box::new(shipped)))))
     }
 
     /// Writes `tokenizer.json` and the other files that it was read from, byte for byte.
@@ -143,7 +165,7 @@ impl Chat {
     /// How the model's template changes earlier turns, if it does. Here they are never changed: each turn is appended as the
     /// template writes a turn after the assistant's.
     pub fn rewrites_history(&self) -> Option<&str> {
-        match &self.0.format {
+        match &*self.1 {
             Format::ChatMl { .. } => None,
             Format::Shipped(shipped) => shipped.rewrites.as_deref(),
         }
@@ -154,7 +176,7 @@ impl Chat {
     /// # Errors
     /// When the tokenizer cannot encode a text, or the template refuses the conversation.
     pub fn open(&self, system: &str, user: &str) -> Result<Vec<u32>, PolicyError> {
-        match &self.0.format {
+        match &*self.1 {
             Format::Shipped(shipped) => self.pieces(shipped.open(&self.0.controls, system, user)?),
             Format::ChatMl { start } => {
                 let mut ids = self.turn(*start, "system", system)?;
@@ -172,7 +194,7 @@ impl Chat {
     /// # Errors
     /// When the tokenizer cannot encode the text, or the template refuses it.
     pub fn observe(&self, ended_with_end_of_turn: bool, text: &str) -> Result<Vec<u32>, PolicyError> {
-        let ids = match &self.0.format {
+        let ids = match &*self.1 {
             Format::Shipped(shipped) => self.pieces(shipped.next(&self.0.controls, text)?)?,
             Format::ChatMl { start } => {
                 let mut ids = vec![self.0.end];

@@ -76,6 +76,12 @@ pub enum PolicyError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A value for a chat template's variable cannot be used.
+    #[error("chat_template_kwargs: {reason}")]
+    TemplateValue {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// An adapter cannot be used.
     #[error("adapter: {reason}")]
     Adapter {

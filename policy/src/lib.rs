@@ -36,7 +36,7 @@ mod train_tokenizer;
 mod trie;
 mod weights;
 
-pub use chat::{Chat, ChatFiles};
+pub use chat::{Chat, ChatFiles, TemplateValues};
 pub use completion::Stops;
 pub use config::{Architecture, Config, Experts, RopeScaling};
 pub use decoder::{Decoder, TokenScores};

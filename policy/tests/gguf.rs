@@ -3,20 +3,24 @@
 
 mod common;
 
-use candle_core::Tensor;
 use candle_core::quantized::gguf_file::{Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
 use common::{config, ids, packed};
 use rao_policy::{
-    Architecture, Chat, Completion, Config, Decoder, Limits, LocalPolicy, Policy, PolicyError, QuantizedPolicy,
-    Request, SampleKey, Sampler,
+    Architecture, Chat, Completion, Config, Decoder, Experts, Limits, LocalPolicy, Policy, PolicyError,
+    QuantizedPolicy, Request, SampleKey, Sampler,
 };
+use std::collections::HashMap;
 use std::path::Path;
 
 const VOCABULARY: usize = 259;
 
 fn model(architecture: Architecture) -> Decoder {
-    let config = Config { architecture, head_dim: 16, hidden_size: 64, intermediate_size: 96, ..config(VOCABULARY) };
+    let experts = Experts { count: 4, per_token: 2, width: 32, normalize: true, step: 1, dense: Vec::new() };
+    let experts = (architecture == Architecture::Qwen3Moe).then_some(experts);
+    let sizes = Config { head_dim: 16, hidden_size: 64, intermediate_size: 96, ..config(VOCABULARY) };
+    let config = Config { architecture, experts, ..sizes };
     let decoder = Decoder::init(config, 3).unwrap();
     for var in decoder.vars().values() {
         var.set(&(var.as_tensor() * 1.5).unwrap()).unwrap();
@@ -28,6 +32,7 @@ fn theirs(name: &str) -> String {
     let parts = [
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
+        ("lm_head", "output"),
         ("model.layers", "blk"),
         ("input_layernorm", "attn_norm"),
         ("post_attention_layernorm", "ffn_norm"),
@@ -37,6 +42,10 @@ fn theirs(name: &str) -> String {
         ("self_attn.k_proj", "attn_k"),
         ("self_attn.v_proj", "attn_v"),
         ("self_attn.o_proj", "attn_output"),
+        ("mlp.experts.gate_proj", "ffn_gate_exps"),
+        ("mlp.experts.up_proj", "ffn_up_exps"),
+        ("mlp.experts.down_proj", "ffn_down_exps"),
+        ("mlp.gate.", "ffn_gate_inp."),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
@@ -49,6 +58,28 @@ fn interleave(tensor: &Tensor, head_dim: usize) -> Tensor {
     let (rows, inputs) = tensor.dims2().unwrap();
     let heads = tensor.reshape((rows / head_dim, 2, head_dim / 2, inputs)).unwrap();
     heads.transpose(1, 2).unwrap().contiguous().unwrap().reshape((rows, inputs)).unwrap()
+}
+
+/// Every tensor under llama.cpp's name. Those of a layer's experts lie in one, the first expert's first.
+fn tensors(decoder: &Decoder) -> Vec<(String, Tensor)> {
+    let config = decoder.config();
+    let mut all: Vec<(String, Tensor)> = Vec::new();
+    for (name, var) in decoder.vars() {
+        let tensor = var.as_detached_tensor();
+        if let Some((layer, rest)) = name.split_once(".experts.") {
+            let (expert, part) = rest.split_once('.').unwrap();
+            if expert == "0" {
+                let of = |e: usize| decoder.vars()[&format!("{layer}.experts.{e}.{part}")].as_detached_tensor();
+                let stack: Vec<Tensor> = (0..config.experts.as_ref().unwrap().count).map(of).collect();
+                all.push((theirs(&format!("{layer}.experts.{part}")), Tensor::stack(&stack, 0).unwrap()));
+            }
+            continue;
+        }
+        let rotated = name.contains("q_proj") || name.contains("k_proj");
+        let is_interleaved = rotated && config.architecture == Architecture::Llama;
+        all.push((theirs(name), if is_interleaved { interleave(&tensor, config.head_dim) } else { tensor }));
+    }
+    all
 }
 
 fn metadata(kind: &str, config: &Config) -> Vec<(String, Value)> {
@@ -72,6 +103,14 @@ fn metadata(kind: &str, config: &Config) -> Vec<(String, Value)> {
     .into_iter()
     .map(|(key, value)| (format!("{kind}.{key}"), value))
     .collect();
+    if let Some(experts) = &config.experts {
+        let numbers = [
+            ("expert_count", experts.count),
+            ("expert_used_count", experts.per_token),
+            ("expert_feed_forward_length", experts.width),
+        ];
+        all.extend(numbers.map(|(key, value)| (format!("{kind}.{key}"), count(value))));
+    }
     let kinds = (0..tokens.len()).map(|id| Value::I32(if id < 3 { 3 } else { 1 })).collect();
     let text = |text: &str| Value::String(text.to_owned());
     all.extend(
@@ -95,19 +134,18 @@ fn metadata(kind: &str, config: &Config) -> Vec<(String, Value)> {
 
 fn save(decoder: &Decoder, path: &Path, dtype: GgmlDType, edit: impl FnOnce(&mut Vec<(String, Value)>)) {
     let config = decoder.config();
-    let kind = if config.architecture == Architecture::Llama { "llama" } else { "qwen3" };
+    let kind = match config.architecture {
+        Architecture::Llama => "llama",
+        Architecture::Qwen3 => "qwen3",
+        Architecture::Qwen3Moe => "qwen3moe",
+    };
     let mut metadata = metadata(kind, config);
     edit(&mut metadata);
-    let tensors: Vec<(String, QTensor)> = decoder
-        .vars()
-        .iter()
-        .map(|(name, var)| {
-            let mut tensor = var.as_detached_tensor();
-            if kind == "llama" && (name.contains("q_proj") || name.contains("k_proj")) {
-                tensor = interleave(&tensor, config.head_dim);
-            }
+    let tensors: Vec<(String, QTensor)> = tensors(decoder)
+        .into_iter()
+        .map(|(name, tensor)| {
             let dtype = if tensor.rank() == 1 { GgmlDType::F32 } else { dtype };
-            (theirs(name), QTensor::quantize(&tensor, dtype).unwrap())
+            (name, QTensor::quantize(&tensor, dtype).unwrap())
         })
         .collect();
     let metadata: Vec<(&str, &Value)> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
@@ -118,7 +156,7 @@ fn save(decoder: &Decoder, path: &Path, dtype: GgmlDType, edit: impl FnOnce(&mut
 #[test]
 fn a_file_is_read_back_as_the_same_model() {
     let dir = tempfile::tempdir().unwrap();
-    for architecture in [Architecture::Llama, Architecture::Qwen3] {
+    for architecture in [Architecture::Llama, Architecture::Qwen3, Architecture::Qwen3Moe] {
         let (decoder, path) = (model(architecture), dir.path().join("small.gguf"));
         save(&decoder, &path, GgmlDType::F32, |_| ());
         let policy = LocalPolicy::load(&path, Limits::default()).unwrap();
@@ -134,6 +172,73 @@ fn a_file_is_read_back_as_the_same_model() {
         assert_eq!(Chat::from_files(chat.files()).unwrap().open("S", "u").unwrap(), chat.open("S", "u").unwrap());
         assert_eq!(policy.into_decoder().unwrap().digest().unwrap(), decoder.digest().unwrap());
     }
+}
+
+/// The mixture of the reference vectors, written as llama.cpp writes it, has transformers' logits.
+#[test]
+fn a_mixture_of_experts_has_the_reference_logits() {
+    let Some(root) = std::env::var_os("RAO_LOG_VECTORS") else {
+        println!("skipped: RAO_LOG_VECTORS is not set");
+        return;
+    };
+    let folder = Path::new(&root).join("models/qwen3-moe");
+    let original = Decoder::load(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mixture.gguf");
+    save(&original, &path, GgmlDType::F32, |_| ());
+    let read = Decoder::from_gguf(&path).unwrap();
+    assert_eq!(read.config(), original.config());
+    assert_eq!(read.digest().unwrap(), original.digest().unwrap());
+    let cases: Vec<serde_json::Value> =
+        serde_json::from_slice(&std::fs::read(folder.join("case.json")).unwrap()).unwrap();
+    let expected: HashMap<String, Tensor> =
+        candle_core::safetensors::load(folder.join("expected.safetensors"), &Device::Cpu).unwrap();
+    for (i, case) in cases.iter().enumerate() {
+        let tokens: Vec<u32> = case["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
+        let got = read.logits(&packed(&[tokens])).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let wanted = expected[&format!("logits.{i}")].flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(got.len(), wanted.len());
+        assert!(got.iter().zip(&wanted).all(|(got, wanted)| (got - wanted).abs() < 1e-4), "sequence {i}");
+    }
+}
+
+/// In a stack of quantized experts every expert is what its matrix alone would be.
+#[test]
+fn quantized_experts_are_those_of_their_own_matrices() {
+    let dir = tempfile::tempdir().unwrap();
+    let (decoder, path) = (model(Architecture::Qwen3Moe), dir.path().join("mixture.gguf"));
+    save(&decoder, &path, GgmlDType::Q8_0, |_| ());
+    let read = Decoder::from_gguf(&path).unwrap();
+    for (name, var) in decoder.vars().iter().filter(|(name, _)| name.contains(".experts.")) {
+        let alone = QTensor::quantize(&var.as_detached_tensor(), GgmlDType::Q8_0).unwrap();
+        let alone = alone.dequantize(&Device::Cpu).unwrap().to_vec2::<f32>().unwrap();
+        assert_eq!(read.vars()[name].to_vec2::<f32>().unwrap(), alone, "{name}");
+    }
+    let policy = LocalPolicy::load(&path, Limits::default()).unwrap();
+    assert_eq!(policy.config(), decoder.config());
+    let error = QuantizedPolicy::load(&path, Limits::default()).err().unwrap().to_string();
+    assert!(error.contains("mixture of experts"), "{error}");
+}
+
+#[test]
+fn faults_of_mixtures_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (decoder, path) = (model(Architecture::Qwen3Moe), dir.path().join("wrong.gguf"));
+    let message = |key: &'static str, value: Option<u32>| {
+        save(&decoder, &path, GgmlDType::F32, |all| {
+            all.retain(|(known, _)| known != key);
+            all.extend(value.map(|value| (key.to_owned(), Value::U32(value))));
+        });
+        Decoder::from_gguf(&path).err().unwrap().to_string()
+    };
+    assert!(message("qwen3moe.expert_used_count", None).contains("expert_used_count"));
+    assert!(message("qwen3moe.expert_count", None).contains("expert"));
+    assert!(message("qwen3moe.expert_used_count", Some(5)).contains("num_experts_per_tok"));
+    for count in [3, 5] {
+        let told = message("qwen3moe.expert_count", Some(count));
+        assert!(told.contains("ffn_down_exps.weight") && told.contains("holds 4 experts"), "{told}");
+    }
+    assert!(message("qwen3moe.expert_feed_forward_length", Some(16)).contains("experts.0."));
 }
 
 #[test]

@@ -185,3 +185,30 @@ fn what_is_not_implemented_is_refused_by_name() {
     let (config, base) = AdapterConfig::from_json(all.to_string().as_bytes()).unwrap();
     assert_eq!((config.targets.len(), base.as_deref()), (TARGETS.len(), Some("x")));
 }
+
+/// `W + (alpha / rank) B A`, element by element in f64; and what is not targeted stays as it was.
+#[test]
+fn a_merged_matrix_is_the_formulas() {
+    let targets = ["q_proj", "down_proj"];
+    let decoder = adapted(&targets);
+    let (config, merged, plain) = (settings(&targets), decoder.merged().unwrap(), base());
+    assert_ne!((config.alpha / config.rank as f64, config.rank), (1.0, 1));
+    let rows = |decoder: &Decoder, name: &str| decoder.vars()[name].to_vec2::<f32>().unwrap();
+    for (name, var) in merged.vars() {
+        let module = name.strip_suffix(".weight").unwrap();
+        let Some(down) = decoder.vars().get(&format!("{module}.lora_A.weight")) else {
+            let same = |var: &candle_core::Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(same(var), same(&plain.vars()[name]), "{name}");
+            continue;
+        };
+        assert!(targets.iter().any(|target| module.ends_with(target)));
+        let (down, up) = (down.to_vec2::<f32>().unwrap(), rows(&decoder, &format!("{module}.lora_B.weight")));
+        for ((got, w), b) in rows(&merged, name).iter().zip(rows(&plain, name)).zip(&up) {
+            for (column, (got, w)) in got.iter().zip(w).enumerate() {
+                let product: f64 = b.iter().zip(&down).map(|(b, a)| f64::from(*b) * f64::from(a[column])).sum();
+                let wanted = f64::from(w) + config.alpha / config.rank as f64 * product;
+                assert!((f64::from(*got) - wanted).abs() < 1e-5 * (1.0 + wanted.abs()), "{name}: {got} for {wanted}");
+            }
+        }
+    }
+}

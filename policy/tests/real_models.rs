@@ -54,6 +54,33 @@ fn qwen3_rewrites_history_and_is_only_ever_extended() {
     assert_eq!(bare.rewrites_history(), None);
 }
 
+/// A hybrid Qwen3 thinks unless the template is told otherwise; then it begins every turn with an empty thought.
+#[test]
+fn qwen3_is_told_not_to_think() {
+    let Some(models) = models() else { return };
+    let chat = Chat::load(&models.join("qwen3-tokenizer")).unwrap();
+    let set = |text: &str| chat.with_template(&text.parse().unwrap());
+    let (quiet, thinking) = (set("enable_thinking=false").unwrap(), set("enable_thinking=true").unwrap());
+    let open = chat.open("Be brief.", TEXT).unwrap();
+    assert_eq!(thinking.open("Be brief.", TEXT).unwrap(), open, "thinking is what it does unasked");
+    // <think>, two line ends, </think>, two line ends.
+    let thought = [151_667, 271, 151_668, 271];
+    let quiet_open = quiet.open("Be brief.", TEXT).unwrap();
+    assert_eq!(quiet_open, [open.as_slice(), &thought].concat());
+    assert_eq!(quiet.observe(true, "x").unwrap(), [chat.observe(true, "x").unwrap().as_slice(), &thought].concat());
+    assert_eq!((quiet.digest(), quiet.end_of_turn()), (chat.digest(), chat.end_of_turn()));
+    // A context of several turns only ever grows.
+    let mut context = quiet.open("Be brief.", "17 + 25?").unwrap();
+    context.extend(quiet.encode_action("42").unwrap());
+    context.extend(quiet.observe(false, "And 1 more?").unwrap());
+    let turn = |role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n");
+    let quiet_turn = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    let (beginning, more) = (turn("system", "Be brief.") + &turn("user", "17 + 25?"), turn("user", "And 1 more?"));
+    assert_eq!(chat.decode(&context), format!("{beginning}{quiet_turn}42<|im_end|>\n{more}{quiet_turn}"));
+    let error = set("enable_thinkng=false").err().unwrap().to_string();
+    assert!(error.contains("enable_thinkng") && error.contains("enable_thinking"), "{error}");
+}
+
 #[test]
 fn llama3_turns_are_written_as_its_template_says() {
     let Some(models) = models() else { return };

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use proptest::prelude::*;
-use rao_policy::{Chat, PolicyError, TokenizerSpec, train_tokenizer};
+use rao_policy::{Chat, ChatFiles, PolicyError, TokenizerSpec, train_tokenizer};
 use std::sync::OnceLock;
 
 const SPEC: TokenizerSpec = TokenizerSpec { vocab_size: 340, max_token_bytes: 32 };
@@ -87,6 +87,39 @@ fn the_format_is_chatml_and_only_the_format_has_control_tokens() {
         }
         assert_eq!(chat.token_bytes(chat.vocab_size() as u32), None);
     }
+}
+
+#[test]
+fn a_templates_variables_take_values() {
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}\
+                    {% if add_generation_prompt %}<|im_start|>assistant:\
+                    {%- if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}{% endif %}";
+    let files = ChatFiles {
+        tokenizer: Chat::bytes().unwrap().to_json().to_vec(),
+        template: Some(template.into()),
+        ..ChatFiles::default()
+    };
+    let chat = Chat::from_files(&files).unwrap();
+    let quiet = chat.with_template(&"enable_thinking=false".parse().unwrap()).unwrap();
+    let [open, quiet_open] = [&chat, &quiet].map(|chat| chat.decode(&chat.open("S", "u").unwrap()));
+    assert_eq!(quiet_open, format!("{open}<think></think>"));
+    assert!(quiet.decode(&quiet.observe(true, "x").unwrap()).ends_with("assistant:<think></think>"));
+    assert_eq!(
+        (quiet.files(), quiet.digest()),
+        (chat.files(), chat.digest()),
+        "a checkpoint has the model's own files"
+    );
+    assert_eq!(
+        chat.with_template(&"{}".parse().unwrap()).unwrap().open("S", "u").unwrap(),
+        chat.open("S", "u").unwrap()
+    );
+    let refused = |chat: &Chat, text: &str| {
+        let error = chat.with_template(&text.parse().unwrap()).err().unwrap();
+        assert!(matches!(error, PolicyError::TemplateValue { .. }), "{error}");
+        error.to_string()
+    };
+    assert!(refused(&chat, "thinking=false").contains("it has enable_thinking"));
+    assert!(refused(&Chat::bytes().unwrap(), "enable_thinking=false").contains("no chat template"));
 }
 
 #[test]

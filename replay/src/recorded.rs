@@ -159,7 +159,7 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
         tokenizer: started.policy.tokenizer.short(),
     };
     let sampled = |policy: LocalPolicy| -> Result<Box<dyn Actor>, RecordedError> {
-        let chat = Arc::new(policy.chat().clone());
+        let chat = Arc::new(policy.chat().with_template(&config.chat_template_kwargs)?);
         Ok(Box::new(Sampled::new(
             Box::new(policy.with_stops(config.decoding.stops()?)),
             chat,
@@ -168,7 +168,8 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
         )))
     };
     let quantized = |policy: QuantizedPolicy| -> Result<Box<dyn Actor>, RecordedError> {
-        let (chat, stops) = (Arc::new(policy.chat().clone()), config.decoding.stops()?);
+        let chat = Arc::new(policy.chat().with_template(&config.chat_template_kwargs)?);
+        let stops = config.decoding.stops()?;
         let actor = Sampled::new(Box::new(policy.with_stops(stops)), chat, config.sampler(), config.context);
         Ok(Box::new(actor.of_kind("gguf")))
     };
@@ -176,7 +177,7 @@ pub fn actor(started: &RunStarted, host: &HostFacts, config: &EngineConfig) -> R
         ("scripted", name @ ("oracle" | "noisy"), _) => {
             let script = if name == "oracle" { Script::Oracle } else { Script::Noisy };
             let chat = known_chat(started.policy.tokenizer)?.ok_or_else(missing)?;
-            Ok(Box::new(Scripted::new(script, Arc::new(chat))))
+            Ok(Box::new(Scripted::new(script, Arc::new(chat.with_template(&config.chat_template_kwargs)?))))
         }
         ("local", "mini", None) => sampled(rao_policy::mini()?),
         ("local", _, Some(path)) if path.exists() => sampled(LocalPolicy::load(&path, Limits::default())?),

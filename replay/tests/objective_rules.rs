@@ -1,7 +1,7 @@
 //! Properties of the losses: derivatives against finite differences, ratios, clipping, and the order of sums.
 
 use proptest::prelude::*;
-use rao_replay::objective::{LOSSES, Objective, ObjectiveError, loss_of, name_of};
+use rao_replay::objective::{LOSSES, Objective, ObjectiveError, kl_term, loss_of, name_of};
 use rao_store::event::LossKind;
 
 const EIGHTH: f32 = 0.125;
@@ -108,5 +108,56 @@ proptest! {
         }
         let again = objective.share(c, &current, stored, 7).unwrap();
         prop_assert_eq!(share.loss.to_bits(), again.loss.to_bits());
+    }
+
+    /// Each loss as its formula says, with bounds that differ from one another and from the defaults.
+    #[test]
+    fn every_loss_is_its_formula_under_any_bounds(
+        c in -2.0..2.0f64,
+        (clip_low, clip_high, ratio_max) in (0.0..0.9f64, 0.0..3.0f64, 0.1..6.0f64),
+        tokens in prop::collection::vec((-6.0..-0.1f32, -2.5..2.5f32), 1..6),
+    ) {
+        let (m, current) = (7.0, tokens.iter().map(|(lp, _)| *lp).collect::<Vec<f32>>());
+        let stored: Vec<f32> = tokens.iter().map(|(lp, off)| lp - off).collect();
+        for (loss, _) in LOSSES.into_iter().filter(|(loss, _)| *loss != LossKind::Sft) {
+            let objective = Objective { loss, clip_low, clip_high, ratio_max };
+            let share = objective.share(c, &current, &stored, 7).unwrap();
+            let (mut value, mut clipped) = (0.0, 0);
+            for ((now, then), slope) in current.iter().zip(&stored).zip(&share.derivatives) {
+                let (lp, r) = (f64::from(*now), (f64::from(*now) - f64::from(*then)).exp());
+                let (low, high) = (1.0 - clip_low, 1.0 + clip_high);
+                let held = if r < low { low } else if r > high { high } else { r };
+                let weight = if r > ratio_max { ratio_max } else { r };
+                let (term, wanted, is_clipped) = match loss {
+                    LossKind::Pg => (-c * lp, -c, false),
+                    LossKind::Is => (-c * r / m, -c * r / m, false),
+                    LossKind::Ppo if c * held < c * r => (-c * held / m, 0.0, true),
+                    LossKind::Ppo => (-c * r / m, -c * r / m, false),
+                    _ => (-c * weight * lp / m, -c * weight / m, r > ratio_max),
+                };
+                prop_assert!((slope - wanted).abs() < 1e-9 * (1.0 + wanted.abs()), "{loss:?}: {slope} for {wanted}");
+                value += term;
+                clipped += u64::from(is_clipped);
+            }
+            prop_assert!((share.loss - value).abs() < 1e-9 * (1.0 + value.abs()), "{loss:?}: {} for {value}", share.loss);
+            prop_assert_eq!(share.clipped, clipped, "{:?}", loss);
+        }
+    }
+
+    /// The KL term's mean over the policy's own samples is KL(policy || reference), not the other way round.
+    #[test]
+    fn the_kl_term_means_the_divergence_of_the_policy_from_the_reference(
+        weights in prop::collection::vec((0.05..1.0f64, 0.05..1.0f64), 2..6),
+    ) {
+        let (ps, qs) = weights.iter().fold((0.0, 0.0), |(p, q), (a, b)| (p + a, q + b));
+        let (mut mean, mut divergence) = (0.0, 0.0);
+        for (p, q) in weights.iter().map(|(a, b)| (a / ps, b / qs)) {
+            let (term, slope) = kl_term(p.ln() as f32, q.ln() as f32);
+            prop_assert!(term >= 0.0);
+            prop_assert!((slope - (1.0 - q / p)).abs() < 1e-5 * (1.0 + q / p));
+            mean += p * term;
+            divergence += p * (p / q).ln();
+        }
+        prop_assert!((mean - divergence).abs() < 1e-5, "{mean} for {divergence}");
     }
 }

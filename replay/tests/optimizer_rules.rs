@@ -101,6 +101,11 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
     assert!(matches!(&error, OptimizerError::NotFinite { name, index: 1 } if name == "p"), "{error}");
     let error = optimizer.step(1.0, &mut [Parameter { name: "q", values: &mut values, gradient: &[0.0, 0.0] }]);
     assert!(error.unwrap_err().to_string().contains("`q`"));
+    for infinite in [f32::INFINITY, f32::NEG_INFINITY] {
+        let bad = [Parameter { name: "p", values: &mut values, gradient: &[infinite, 0.0] }];
+        let error = optimizer.step(1.0, &mut { bad }).unwrap_err();
+        assert!(matches!(&error, OptimizerError::NotFinite { name, index: 0 } if name == "p"), "{error}");
+    }
     assert_eq!((values, optimizer.step_count()), ([1.0, 1.0], 0));
     let other = AdamW::new(AdamWSettings::default(), [("p".to_owned(), vec![3])]).to_bytes().unwrap();
     let error = AdamW::from_bytes(AdamWSettings::default(), [("p".to_owned(), vec![2])], &other).unwrap_err();
@@ -113,4 +118,51 @@ fn the_norm_is_that_of_all_gradients_together() {
     let many = vec![0.5; 4 * 4096 + 4];
     let norm = gradient_norm([("a", [3.0_f32].as_slice()), ("b", &many)]).unwrap();
     assert_eq!(norm, (9.0 + 0.25 * many.len() as f64).sqrt());
+}
+
+/// The module's formulas over many steps in f64: moments, bias corrections that fade, decay of matrices only, and a clip that
+/// some gradients exceed and others do not.
+#[test]
+fn many_steps_follow_the_formulas() {
+    let settings =
+        AdamWSettings { beta1: 0.8, beta2: 0.9, eps: 1e-3, weight_decay: 0.1, clip_norm: 1.0, decay_vectors: false };
+    let AdamWSettings { beta1, beta2, eps, weight_decay, clip_norm, .. } = settings;
+    let sizes = [("m.weight", vec![4, 6], 0.1), ("v.norm", vec![6], 0.0)];
+    let mut optimizer = AdamW::new(settings, sizes.iter().map(|(name, shape, _)| ((*name).to_owned(), shape.clone())));
+    let mut values: Vec<Vec<f32>> = (0..2).map(|i| noise(i + 1, sizes[i as usize].1.iter().product())).collect();
+    let mut wanted: Vec<Vec<f64>> = values.iter().map(|v| v.iter().map(|x| f64::from(*x)).collect()).collect();
+    let mut moments: Vec<Vec<(f64, f64)>> = values.iter().map(|v| vec![(0.0, 0.0); v.len()]).collect();
+    let (mut clipped, steps, lr) = (0, 20, 0.05);
+    assert!(weight_decay == sizes[0].2);
+    for t in 1..=steps {
+        // Short gradients now and then.
+        let size = if t % 3 == 0 { 0.1 } else { 3.0 };
+        let gradients: Vec<Vec<f32>> = (0..2)
+            .map(|i| noise(100 + t * 10 + i, values[i as usize].len()).iter().map(|g| g * size).collect())
+            .collect();
+        let norm = gradients.iter().flatten().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+        let s = if norm > clip_norm { clip_norm / norm } else { 1.0 };
+        clipped += u64::from(norm > clip_norm);
+        for (i, (_, _, decay)) in sizes.iter().enumerate() {
+            for ((p, g), (m, v)) in wanted[i].iter_mut().zip(&gradients[i]).zip(&mut moments[i]) {
+                let g = s * f64::from(*g);
+                *m = beta1 * *m + (1.0 - beta1) * g;
+                *v = beta2 * *v + (1.0 - beta2) * g * g;
+                let (m, v) = (*m / (1.0 - beta1.powi(t as i32)), *v / (1.0 - beta2.powi(t as i32)));
+                *p -= lr * decay * *p + lr * m / (v.sqrt() + eps);
+            }
+        }
+        let mut parameters: Vec<Parameter<'_>> = sizes
+            .iter()
+            .zip(values.iter_mut())
+            .zip(&gradients)
+            .map(|(((name, _, _), values), gradient)| Parameter { name, values, gradient })
+            .collect();
+        let told = optimizer.step(lr, &mut parameters).unwrap();
+        assert!((told - norm).abs() < 1e-6);
+        for (got, wanted) in values.iter().flatten().zip(wanted.iter().flatten()) {
+            assert!((f64::from(*got) - wanted).abs() < 1e-5, "step {t}: {got} for {wanted}");
+        }
+    }
+    assert!(clipped > 0 && clipped < steps, "{clipped} of {steps} clipped");
 }

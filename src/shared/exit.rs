@@ -105,6 +105,7 @@ impl From<PolicyError> for Failure {
     fn from(error: PolicyError) -> Self {
         match error {
             PolicyError::Served(error) => error.into(),
+            error @ PolicyError::TemplateValue { .. } => Failure::usage(error.to_string()),
             error => Failure::new(Code::Unavailable, error.to_string()),
         }
     }

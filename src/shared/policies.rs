@@ -74,7 +74,7 @@ impl Loaded {
     }
 
     pub(crate) fn into_actor(self, config: &EngineConfig) -> Result<Box<dyn Actor>, Failure> {
-        let chat = self.chat();
+        let chat = Arc::new(self.chat().with_template(&config.chat_template_kwargs)?);
         let (sampler, window) = (config.sampler(), config.context);
         Ok(match self {
             Loaded::Scripted(script, _) => Box::new(Scripted::new(script, chat)),
@@ -86,7 +86,7 @@ impl Loaded {
                 let policy = policy.with_stops(config.decoding.stops()?);
                 Box::new(Sampled::new(Box::new(policy), chat, sampler, window).of_kind("gguf"))
             }
-            Loaded::Served(served, _) => Box::new(ServedActor::new(*served, config)),
+            Loaded::Served(served, _) => Box::new(ServedActor::new(*served, config)?),
         })
     }
 }

@@ -165,6 +165,7 @@ pub(crate) fn engine_config(
         judges: panel.map(Judges::of),
         top_p: engine.top_p.unwrap_or(1.0),
         decoding: engine.decoding.decoding(),
+        chat_template_kwargs: engine.decoding.template_values(),
     };
     config.check().map_err(Failure::usage)?;
     check_positions(&config, policy)?;

@@ -59,6 +59,7 @@ pub fn config() -> EngineConfig {
         judges: None,
         top_p: 1.0,
         decoding: rao_engine::Decoding::default(),
+        chat_template_kwargs: rao_policy::TemplateValues::default(),
     }
 }
 

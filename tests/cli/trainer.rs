@@ -1,7 +1,7 @@
 //! What a training leaves beside its weights, adapters, references, ablations and bounds on memory, from the command line.
 
 use crate::common::{Place, text};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A place with a model and a run that it sampled.
 fn sampled() -> Place {
@@ -148,4 +148,62 @@ fn ablations_and_the_plain_computation_are_flags() {
     assert!(shared["first"]["model_tokens"].as_u64() < plain["first"]["model_tokens"].as_u64());
     let error = place.fails(&["train", "--kl-coef", "0.1", "--out", "x"], 2);
     assert!(error.contains("--reference"), "{error}");
+}
+
+/// Every flag that decides what training gives arrives where it is meant to, and nowhere else: the settings that the
+/// checkpoint holds, against those of a training without flags.
+#[test]
+fn every_flag_reaches_its_own_setting() {
+    let place = sampled();
+    let settings = |flags: &[&str]| {
+        let _ = std::fs::remove_dir_all(place.path().join("out"));
+        place.json(&[&["train", "--out", "out"][..], flags].concat());
+        let state = std::fs::read(place.path().join("out/trainer.json")).unwrap();
+        serde_json::from_slice::<Value>(&state).unwrap()["settings"].take()
+    };
+    let plain = settings(&[]);
+    let weights =
+        text(&place.json(&["train", "--out", "digest", "--lr", "1e-12"])["last"], "weights_before").to_owned();
+    let sft = ["--loss", "sft", "--sft-filter", "all", "--steps", "1"];
+    let cases: [(&[&str], Value); 17] = [
+        (&["--loss", "ppo"], json!({"objective": {"loss": "ppo"}})),
+        (&["--lr", "0.002"], json!({"schedule": {"learning_rate": 0.002}})),
+        (&["--warmup", "3"], json!({"schedule": {"warmup": 3}})),
+        (
+            &["--decay", "linear", "--horizon", "9", "--floor", "0.25"],
+            json!({"schedule": {"decay": "linear", "horizon": 9, "floor": 0.25}}),
+        ),
+        (&["--weight-decay", "0.5"], json!({"optimizer": {"weight_decay": 0.5}})),
+        (&["--clip", "0.125"], json!({"optimizer": {"clip_norm": 0.125}})),
+        (&["--decay-vectors"], json!({"optimizer": {"decay_vectors": true}})),
+        (&["--lambda", "0.75"], json!({"lambda": 0.75})),
+        (&["--no-depth-weighting"], json!({"depth_weighting": false})),
+        (&["--forks"], json!({"forks": true})),
+        (&["--micro-tokens", "777"], json!({"micro_tokens": 777})),
+        (&["--epochs", "2", "--minibatches", "3"], json!({"epochs": 2, "minibatches": 3})),
+        (&["--seed", "5"], json!({"seed": 5})),
+        (&["--no-prefix-sharing"], json!({"prefix_sharing": false})),
+        (&["--reference", "model", "--kl-coef", "0.5"], json!({"reference": weights, "kl_coefficient": 0.5})),
+        (
+            &["--lora", "2", "--lora-alpha", "3", "--lora-targets", "q_proj,up_proj"],
+            json!({"lora": {"rank": 2, "alpha": 3.0, "targets": ["q_proj", "up_proj"]}}),
+        ),
+        (&["--reward", "root", "--baseline", "mean"], json!({"reward": "root", "baseline": "group-mean"})),
+    ];
+    for (flags, change) in &cases {
+        let mut wanted = plain.clone();
+        put(&mut wanted, change);
+        assert_eq!(settings(flags), wanted, "{flags:?}");
+    }
+    let mut wanted = plain;
+    put(&mut wanted, &json!({"objective": {"loss": "sft"}, "sft_filter": "all", "steps": 1, "batch_trajectories": 3}));
+    assert_eq!(settings(&[&sft[..], &["--batch", "3"]].concat()), wanted);
+}
+
+/// Puts fields into an object, and into the objects in it.
+fn put(object: &mut Value, change: &Value) {
+    match change {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| put(&mut object[name.as_str()], value)),
+        value => *object = value.clone(),
+    }
 }

@@ -4,8 +4,8 @@
 //! thought). A logged context only ever grows. So a template is rendered once for a conversation's beginning; each later turn
 //! is what the template writes between the end of an assistant's text and the next place where it speaks.
 
-use crate::PolicyError;
 use crate::template::{Message, Template};
+use crate::{PolicyError, TemplateValues};
 
 /// Text with the places of control tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +108,15 @@ fn turns<'a>(texts: &[&'a str]) -> Vec<Message<'a>> {
 impl Shipped {
     /// Reads a template and tries it.
     pub(super) fn new(source: &str, bos: &str, eos: &str, controls: &Controls) -> Result<Self, PolicyError> {
-        let template = Template::new(source, bos, eos)?;
+        Self::of(Template::new(source, bos, eos)?, controls)
+    }
+
+    /// The same format with values for variables of its template, tried again.
+    pub(super) fn with(&self, values: &TemplateValues, controls: &Controls) -> Result<Self, PolicyError> {
+        Self::of(self.template.with(values)?, controls)
+    }
+
+    fn of(template: Template, controls: &Controls) -> Result<Self, PolicyError> {
         let whole = template.render(&turns(&[PROBE, PROBE, PROBE, PROBE]), true)?;
         if let Some(control) = controls.across(&whole) {
             return fault(format!("the text of a turn could complete the control token {control}"));

@@ -48,7 +48,11 @@ pub(super) fn dequantized(file: &mut Gguf) -> Result<BTreeMap<String, Tensor>, P
             continue;
         };
         if let Some((_, part)) = STACKS.iter().find(|(stack, _)| *stack == part) {
-            for e in 0..tensor.dim(0)? {
+            let (held, count) = (tensor.dim(0)?, file.config.experts.as_ref().map_or(0, |experts| experts.count));
+            if held != count {
+                return Err(fault(format!("it holds {held} experts, and the file's settings say {count}")));
+            }
+            for e in 0..held {
                 let name = format!("model.layers.{layer}.mlp.experts.{e}.{part}.weight");
                 weights::insert(&mut all, name, tensor.get(e)?.contiguous()?)?;
             }

@@ -80,6 +80,33 @@ mod tests {
         Decoder::init(config, 1).unwrap()
     }
 
+    /// Of what is held whatever the lanes are, nothing is left out: weights, moments and gradient of what is trained, what is
+    /// frozen, and a reference's weights and passes.
+    #[test]
+    fn everything_that_is_held_is_counted() {
+        let (plain, settings) = (decoder(), Settings { micro_tokens: 64, ..Settings::default() });
+        let bytes = |decoder: &Decoder, reference: Option<&Decoder>, count| {
+            let resources = Resources { lanes: count, ..Resources::default() };
+            lanes(decoder, reference, &settings, &resources, 64).unwrap().bytes
+        };
+        // The lanes' share is in proportion to their number.
+        let fixed = |decoder: &Decoder, reference: Option<&Decoder>| {
+            2 * bytes(decoder, reference, 1) - bytes(decoder, reference, 2)
+        };
+        let all: u64 = plain.vars().values().map(|var| var.elem_count() as u64).sum();
+        let largest = plain.vars().values().map(|var| var.elem_count() as u64).max().unwrap();
+        assert_eq!(fixed(&plain, None), PROGRAM + 16 * all + 8 * largest);
+        assert_eq!(fixed(&plain, Some(&plain)), fixed(&plain, None) + 4 * all);
+        assert!(bytes(&plain, Some(&plain), 1) > bytes(&plain, None, 1) + 4 * all, "its passes take something too");
+        let config = rao_policy::AdapterConfig { rank: 2, alpha: 4.0, targets: vec!["q_proj".to_owned()] };
+        let adapted = decoder().with_adapter(config, 1).unwrap();
+        let trained: u64 = adapted.vars().values().map(|var| var.elem_count() as u64).sum();
+        assert!(trained < all / 10);
+        assert!(
+            fixed(&adapted, None) >= PROGRAM + 4 * all + 16 * trained && fixed(&adapted, None) < fixed(&plain, None)
+        );
+    }
+
     #[test]
     fn less_memory_takes_checkpoints_then_lanes_and_then_refuses() {
         let (decoder, settings) = (decoder(), Settings { micro_tokens: 2048, ..Settings::default() });

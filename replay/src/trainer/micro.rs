@@ -155,6 +155,8 @@ mod tests {
     fn windows_take_every_trajectory_in_order() {
         let batching = Batching { micro_tokens: 10, share_prefixes: true, checkpoints: false, lanes: 2 };
         assert_eq!(windows(&[300, 300, 300, 2000, 1], &batching), [vec![2], vec![1], vec![1], vec![1]]);
+        assert_eq!(windows(&[320, 320, 1], &batching), [vec![2], vec![1]], "a window is 64 budgets and no token more");
+        assert_eq!(windows(&[320, 319, 1], &batching), [vec![3]]);
         let plain = Batching { share_prefixes: false, ..batching };
         assert_eq!(windows(&[5, 5, 5, 5, 5], &plain), [vec![2, 2], vec![1]]);
     }

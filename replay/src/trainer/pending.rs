@@ -75,7 +75,9 @@ mod tests {
 
     #[test]
     fn little_is_held_back_and_much_comes_in_order() {
-        for (count, tokens, early) in [(100, 5, false), (3 * BODIES, 0, true), (20, TOKENS / 8, true)] {
+        for (count, tokens, early) in
+            [(100, 5, false), (BODIES, 1, false), (3 * BODIES, 0, true), (20, TOKENS / 8, true)]
+        {
             let (mut pending, mut heard) = (Pending::default(), Heard::default());
             for at in 0..count {
                 pending.push(Body::from(Note { text: at.to_string() }), tokens, &mut heard).unwrap();

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-use rao_store::event::{Body, CreditAssigned, Kind, LossKind, TrainStarted, TrainStep, TrajectoryScored};
-use rao_store::{Address, EventSource, Filter, RunId, Seq, Stream};
+use rao_store::event::{
+    Body, CreditAssigned, Kind, LossKind, TrainFinished, TrainStarted, TrainStep, TrajectoryScored,
+};
+use rao_store::{Address, Digest, EventSource, Filter, RunId, Seq, Stream};
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Batch, assign, batch_digest};
@@ -66,7 +68,8 @@ pub struct Rederived {
 
 /// Computes reward, baseline, advantage, count, weight and loss of every step of training run `training` again, from the
 /// recorded rollouts and the log-probabilities that the trainer wrote, and compares each with the stored number bit for
-/// bit. Stops at the first difference.
+/// bit. The weights' digests must lead from the training's start to its end, step by step; of `sft` that is all that is
+/// checked. Stops at the first difference.
 ///
 /// # Errors
 /// When the training run or a rollout cannot be read, or the log is known to be damaged.
@@ -95,7 +98,7 @@ pub fn rederive(source: &dyn EventSource, training: RunId) -> Result<Rederived, 
         mismatch: None,
     };
     if config.settings.is_sft() {
-        found.stored_steps = count_steps(source, stream)?;
+        check_steps(source, stream, started, &mut found)?;
         return Ok(found);
     }
     let batch = assign(&fold(source, &found.runs, config.settings.lambda)?, &config.settings)?;
@@ -103,7 +106,7 @@ pub fn rederive(source: &dyn EventSource, training: RunId) -> Result<Rederived, 
         found.mismatch = Some(mismatch);
         return Ok(found);
     }
-    let mut check = Check::new(source, &config, &batch, &mut found);
+    let mut check = Check::new(source, &config, &batch, started.weights, &mut found);
     for event in source.events(stream, Seq(0), &Filter::all()) {
         let event = event?;
         let address = event.address();
@@ -111,6 +114,7 @@ pub fn rederive(source: &dyn EventSource, training: RunId) -> Result<Rederived, 
             Body::CreditAssigned(credit) => check.credit(address, credit),
             Body::TrajectoryScored(scored) => check.scored(address, scored)?,
             Body::TrainStep(step) => check.step(address, step),
+            Body::TrainFinished(end) => check.chain.end(address, end),
             _ => Ok(()),
         };
         if let Err(mismatch) = outcome {
@@ -121,13 +125,50 @@ pub fn rederive(source: &dyn EventSource, training: RunId) -> Result<Rederived, 
     Ok(found)
 }
 
-fn count_steps(source: &dyn EventSource, stream: Stream) -> Result<u64, TrainError> {
-    let mut count = 0;
-    for event in source.events(stream, Seq(0), &Filter::kinds([Kind::TrainStep])) {
-        event?;
-        count += 1;
+/// Follows the steps of supervised training, and counts them.
+fn check_steps(
+    source: &dyn EventSource,
+    stream: Stream,
+    started: &TrainStarted,
+    found: &mut Rederived,
+) -> Result<(), TrainError> {
+    let mut chain = Chain { steps: 0, weights: started.weights };
+    for event in source.events(stream, Seq(0), &Filter::kinds([Kind::TrainStep, Kind::TrainFinished])) {
+        let event = event?;
+        let outcome = match &event.body {
+            Body::TrainStep(step) => {
+                found.stored_steps += 1;
+                chain.step(event.address(), step)
+            }
+            Body::TrainFinished(end) => chain.end(event.address(), end),
+            _ => Ok(()),
+        };
+        if let Err(mismatch) = outcome {
+            found.mismatch = Some(mismatch);
+            break;
+        }
     }
-    Ok(count)
+    Ok(())
+}
+
+/// The steps of a training run, each beginning with the weights that the one before left.
+struct Chain {
+    steps: u64,
+    weights: Digest,
+}
+
+impl Chain {
+    fn step(&mut self, address: Address, stored: &TrainStep) -> Outcome {
+        same(address, "step", &stored.step, &self.steps)?;
+        same(address, "weights before", &stored.weights_before, &self.weights)?;
+        (self.steps, self.weights) = (self.steps + 1, stored.weights_after);
+        Ok(())
+    }
+
+    fn end(&self, address: Address, stored: &TrainFinished) -> Outcome {
+        same(address, "number of steps", &stored.steps, &self.steps)?;
+        same(address, "final weights", &stored.weights, &self.weights)
+    }
 }
 
 fn check_runs(address: Address, started: &TrainStarted, batch: &Batch) -> Result<(), Mismatch> {
@@ -156,16 +197,23 @@ struct Check<'a> {
     scored: usize,
     sums: Sums,
     trajectories: Trajectories<'a>,
+    chain: Chain,
 }
 
 type Outcome = Result<(), Mismatch>;
 
 impl<'a> Check<'a> {
-    fn new(source: &'a dyn EventSource, config: &'a RunConfig, batch: &'a Batch, found: &'a mut Rederived) -> Self {
+    fn new(
+        source: &'a dyn EventSource,
+        config: &'a RunConfig,
+        batch: &'a Batch,
+        weights: Digest,
+        found: &'a mut Rederived,
+    ) -> Self {
         let parts = parts(batch.entries.len(), config.settings.minibatches);
         let trajectories = Trajectories::new(source, &[]);
-        let mut check =
-            Check { source, config, batch, parts, found, credits: 0, scored: 0, sums: Sums::default(), trajectories };
+        let (sums, chain) = (Sums::default(), Chain { steps: 0, weights });
+        let mut check = Check { source, config, batch, parts, found, credits: 0, scored: 0, sums, trajectories, chain };
         check.begin();
         check
     }
@@ -209,6 +257,9 @@ impl<'a> Check<'a> {
         let (Some(entry), Some(trajectory)) = (entries.get(self.scored), self.trajectories.next().transpose()?) else {
             return Ok(Err(extra(address, "trajectory", &stored.node)));
         };
+        if let Err(mismatch) = same(address, "step", &stored.step, &self.found.steps) {
+            return Ok(Err(mismatch));
+        }
         let place = (entry.run, entry.rollout, &entry.node);
         if let Err(mismatch) = same(address, "trajectory", &(stored.run, stored.rollout, &stored.node), &place) {
             return Ok(Err(mismatch));
@@ -232,7 +283,7 @@ impl<'a> Check<'a> {
     fn step(&mut self, address: Address, stored: &TrainStep) -> Outcome {
         self.found.stored_steps += 1;
         let entries = self.entries();
-        same(address, "step", &stored.step, &self.found.steps)?;
+        self.chain.step(address, stored)?;
         same(address, "number of credits", &entries.len(), &self.credits)?;
         same(address, "batch", &stored.batch, &batch_digest(entries))?;
         same(address, "trajectories", &stored.trajectories, &self.sums.trajectories)?;

@@ -32,7 +32,9 @@ impl Trainer {
         if trainer.optimizer.step_count() != state.step {
             return Err(broken("optimizer and trainer.json disagree about the step", true));
         }
-        trainer.decoder.set_version(state.version);
+        if trainer.decoder.version() != state.version {
+            return Err(broken("weights and trainer.json disagree about the version", true));
+        }
         trainer.data = state.data.parse().ok();
         trainer.taken = state.taken;
         Ok(trainer)

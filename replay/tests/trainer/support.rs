@@ -1,17 +1,16 @@
 //! Small logs made on the spot: random trees whose actions a tiny random decoder really sampled.
-#![expect(clippy::unwrap_used, reason = "support of tests: what fails here fails the test")]
 
 use std::path::Path;
 use std::sync::Arc;
 
 use rao_policy::{Architecture, Chat, Config, Decoder, Limits, LocalPolicy, Policy, Request, SampleKey, Sampler};
 use rao_store::event::{
-    ActionSampled, Body, ContextExtended, LogProbKind, NodeFinished, NodeSpawned, Outcome, PolicyIdentity,
+    ActionSampled, Body, ContextExtended, ForkBase, LogProbKind, NodeFinished, NodeSpawned, Outcome, PolicyIdentity,
     RewardAssigned, Role, RolloutFinished, RolloutStarted, RunFinished, RunStarted, SamplerSettings, StopReason,
     Verdict,
 };
 use rao_store::{
-    Digest, Expected, Log, LogProb, NodePath, Options, PolicyVersion, RolloutId, RunId, Stream, TokenId,
+    Digest, Expected, Log, LogProb, NodePath, Options, PolicyVersion, RolloutId, RunId, Seq, Stream, TokenId,
     content_digest_of_run,
 };
 
@@ -26,12 +25,22 @@ pub(crate) struct Recording {
     /// Actions without log-probabilities.
     pub(crate) scripted: bool,
     pub(crate) temperature: f32,
+    /// The nucleus that samplers say they drew from.
+    pub(crate) top_p: f32,
     /// Leaves this rollout without its end.
     pub(crate) cut: Option<u32>,
     /// Shifts the position of one observation of rollout 0.
     pub(crate) broken_prefix: bool,
-    /// Writes a reward that the successes do not give into rollout 0.
-    pub(crate) wrong_reward: bool,
+    /// Writes a number that the successes do not give into the rewards of rollout 0, by the name that errors call it.
+    pub(crate) wrong_reward: Option<&'static str>,
+    /// A second verdict of every node says otherwise.
+    pub(crate) judged_again: bool,
+    /// How every node ends, whatever its success.
+    pub(crate) ends: Option<Outcome>,
+    /// Every node of this task succeeds.
+    pub(crate) flat: Option<u32>,
+    /// Makes this rollout a fork. What comes before its own beginning was sampled by these weights, or by its own.
+    pub(crate) fork: Option<(u32, Option<Digest>)>,
 }
 
 pub(crate) fn run_id(number: u8) -> RunId {
@@ -48,9 +57,14 @@ impl Recording {
             members: 3,
             scripted: false,
             temperature: 1.0,
+            top_p: 1.0,
             cut: None,
             broken_prefix: false,
-            wrong_reward: false,
+            wrong_reward: None,
+            judged_again: false,
+            ends: None,
+            flat: None,
+            fork: None,
         }
     }
 }
@@ -61,7 +75,12 @@ pub(crate) fn open(dir: &Path) -> Log {
 }
 
 pub(crate) fn decoder(seed: u64) -> Decoder {
-    let config = Config {
+    decoder_with(seed, |_| ())
+}
+
+/// The same of another shape.
+pub(crate) fn decoder_with(seed: u64, change: impl FnOnce(&mut Config)) -> Decoder {
+    let mut config = Config {
         architecture: Architecture::Qwen3,
         vocab_size: 264,
         hidden_size: 32,
@@ -77,6 +96,7 @@ pub(crate) fn decoder(seed: u64) -> Decoder {
         max_positions: 512,
         experts: None,
     };
+    change(&mut config);
     Decoder::init(config, seed).unwrap()
 }
 
@@ -136,7 +156,7 @@ fn dice(rollout: u32, what: &str) -> u8 {
     Digest::of(format!("{rollout} {what}").as_bytes()).0[0] % 8
 }
 
-fn success(rollout: u32, node: &NodePath) -> f64 {
+fn luck(rollout: u32, node: &NodePath) -> f64 {
     [0.0, 1.0, 0.5, 1.0, 0.0, 1.0, 0.25, 1.0][usize::from(dice(rollout, &node.to_string()))]
 }
 
@@ -154,22 +174,38 @@ fn paths(rollout: u32) -> Vec<NodePath> {
 }
 
 impl Recorder<'_> {
-    fn rollout(&mut self, rollout: u32) {
-        let Recording { run, members, cut, .. } = self.recording;
-        let paths = paths(rollout);
-        let mut bodies: Vec<Body> = vec![
-            RolloutStarted {
-                task_id: format!("task-{}", rollout / members),
-                difficulty: "tiny".into(),
-                task: "{}".into(),
-                group: rollout / members,
-                member: rollout % members,
-                seed: u64::from(rollout),
-                policy: self.identity.clone(),
-                fork_base: None,
+    fn success(&self, rollout: u32, node: &NodePath) -> f64 {
+        if self.recording.flat == Some(rollout / self.recording.members) { 1.0 } else { luck(rollout, node) }
+    }
+
+    /// The rollout's beginning; of a fork, its base's and its own.
+    fn beginnings(&self, rollout: u32) -> Vec<Body> {
+        let Recording { run, members, fork, .. } = self.recording;
+        let started = RolloutStarted {
+            task_id: format!("task-{}", rollout / members),
+            difficulty: "tiny".into(),
+            task: "{}".into(),
+            group: rollout / members,
+            member: rollout % members,
+            seed: u64::from(rollout),
+            policy: self.identity.clone(),
+            fork_base: None,
+        };
+        match fork {
+            Some((number, weights)) if number == rollout => {
+                let mut base = started.clone();
+                base.policy.weights = weights.or(base.policy.weights);
+                let fork_base = Some(ForkBase { run, rollout: RolloutId(0), seq: Seq(0) });
+                vec![base.into(), RolloutStarted { fork_base, ..started }.into()]
             }
-            .into(),
-        ];
+            _ => vec![started.into()],
+        }
+    }
+
+    fn rollout(&mut self, rollout: u32) {
+        let Recording { run, cut, .. } = self.recording;
+        let paths = paths(rollout);
+        let mut bodies = self.beginnings(rollout);
         for path in &paths {
             bodies.push(spawned(path));
         }
@@ -184,7 +220,7 @@ impl Recorder<'_> {
             self.end(rollout, path, &paths, context, &mut bodies);
         }
         if cut != Some(rollout) {
-            bodies.push(finished(rollout, &paths));
+            bodies.push(finished(self.success(rollout, &NodePath::root()), &paths));
         }
         self.log.append(Stream::Rollout(run, RolloutId(rollout)), Expected::Any, bodies).unwrap();
     }
@@ -212,7 +248,10 @@ impl Recorder<'_> {
                 tokens: completion.tokens.iter().map(|id| TokenId(*id)).collect(),
                 logprobs: completion.logprobs.iter().filter(|_| !scripted).map(|value| LogProb(*value)).collect(),
                 logprob_kind: if scripted { LogProbKind::Absent } else { LogProbKind::Model },
-                sampler: SamplerSettings::whole(self.recording.temperature, 8),
+                sampler: SamplerSettings {
+                    top_p: self.recording.top_p,
+                    ..SamplerSettings::whole(self.recording.temperature, 8)
+                },
                 stop: StopReason::MaxTokens,
                 policy_version: PolicyVersion(0),
             }
@@ -224,21 +263,32 @@ impl Recorder<'_> {
     fn end(&self, rollout: u32, path: &NodePath, paths: &[NodePath], context: &mut Vec<u32>, bodies: &mut Vec<Body>) {
         let ids = self.policy.chat().observe(false, "a last word that no action follows").unwrap();
         extend(bodies, path, 2, (Role::Observation, "a last word that no action follows".into()), context, &ids, 0);
-        let own = success(rollout, path);
-        let outcome = if own == 1.0 { Outcome::Finished } else { Outcome::OutOfSteps };
+        let own = self.success(rollout, path);
+        let earned = if own == 1.0 { Outcome::Finished } else { Outcome::OutOfSteps };
+        let outcome = self.recording.ends.unwrap_or(earned);
         bodies.push(NodeFinished { node: path.clone(), outcome, value: None, steps: 2, tokens: 0 }.into());
         let evidence = "{}".to_owned();
         let evidence_digest = Digest::of(evidence.as_bytes());
         let source = "synthetic".to_owned();
-        bodies.push(Verdict { node: path.clone(), source, score: own, evidence, evidence_digest, judge: None }.into());
+        let verdict = Verdict { node: path.clone(), source, score: own, evidence, evidence_digest, judge: None };
+        bodies.push(verdict.clone().into());
+        if self.recording.judged_again {
+            bodies.push(Verdict { score: 1.0 - own, ..verdict }.into());
+        }
         let children: Vec<f64> =
-            paths.iter().filter(|p| p.parent().as_ref() == Some(path)).map(|p| success(rollout, p)).collect();
+            paths.iter().filter(|p| p.parent().as_ref() == Some(path)).map(|p| self.success(rollout, p)).collect();
         let child_mean =
             if children.is_empty() { 0.0 } else { children.iter().fold(0.0, |a, b| a + b) / children.len() as f64 };
-        let wrong = if self.recording.wrong_reward && rollout == 0 { 0.125 } else { 0.0 };
-        let reward = own + LAMBDA * child_mean + wrong;
-        let children = children.len() as u32;
-        bodies.push(RewardAssigned { node: path.clone(), own, children, child_mean, lambda: LAMBDA, reward }.into());
+        let (reward, children) = (own + LAMBDA * child_mean, children.len() as u32);
+        let mut assigned = RewardAssigned { node: path.clone(), own, children, child_mean, lambda: LAMBDA, reward };
+        match self.recording.wrong_reward.filter(|_| rollout == 0) {
+            Some("own success") => assigned.own += 0.125,
+            Some("number of children") => assigned.children += 1,
+            Some("child mean") => assigned.child_mean += 0.125,
+            Some(_) => assigned.reward += 0.125,
+            None => {}
+        }
+        bodies.push(assigned.into());
     }
 }
 
@@ -269,13 +319,13 @@ fn extend(
     context.extend(ids);
 }
 
-fn finished(rollout: u32, paths: &[NodePath]) -> Body {
+fn finished(success: f64, paths: &[NodePath]) -> Body {
     RolloutFinished {
         nodes: paths.len() as u32,
         steps: 2 * paths.len() as u32,
         tokens: 0,
         max_depth: paths.iter().map(NodePath::depth).max().unwrap(),
-        success: success(rollout, &NodePath::root()),
+        success,
     }
     .into()
 }
