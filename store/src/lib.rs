@@ -27,6 +27,7 @@ mod dropped;
 mod durability;
 mod error;
 pub mod event;
+mod extent;
 mod fence;
 mod fetch;
 pub mod files;
