@@ -15,7 +15,7 @@ const BYTES: u32 = 64 << 10;
 /// A longer frame is an extent of its own, so that it is read only when it is wanted.
 const ALONE: u32 = 4 << 10;
 /// Extents between two places where reading the packed form can begin.
-const PER_ANCHOR: u32 = 32;
+const PER_ANCHOR: u32 = 64;
 
 /// What the headers of an extent's events say, in 64 bits: a word for each event, added up, and once more with odd weights.
 /// One event that is another one now is always noticed, and in all but one of millions of cases the two sums also say which.
@@ -211,6 +211,7 @@ impl Extents {
             self.packed.reserve_exact(ROOM + self.packed.len() / 8);
         }
         if self.since_anchor == PER_ANCHOR {
+            self.anchors.reserve_exact(1 + self.anchors.len() / 8);
             self.anchors.push(Anchor { at: self.packed.len(), behind: self.behind });
             self.since_anchor = 0;
         }

@@ -194,7 +194,7 @@ impl Log {
             dir: dir.to_owned(),
             files,
             journal,
-            heads: RwLock::new(scan.heads),
+            heads: RwLock::new(dense(scan.heads)),
             payloads: RwLock::new(scan.payloads),
             prefixes: RwLock::new(scan.prefixes),
             ordered: RwLock::new(ordered),
@@ -455,6 +455,11 @@ impl ClosedStreams {
     }
 }
 
+/// The same map in less memory: one that grew in order is half empty, one that is made of sorted entries is not.
+fn dense(heads: BTreeMap<StreamKey, Head>) -> BTreeMap<StreamKey, Head> {
+    heads.into_iter().collect()
+}
+
 /// What is wrong with what streams share by reference.
 fn check_sharing(journal: &Journal, scan: &Scan, sealed: &Sealed) -> Result<Vec<Finding>, LogError> {
     let holdings = Holdings {
@@ -508,7 +513,7 @@ fn start(
     let applier = Applier {
         shared: Arc::clone(&shared),
         inbox: commits,
-        heads: shared.heads.read().unwrap_or_else(PoisonError::into_inner).clone(),
+        heads: dense(shared.heads.read().unwrap_or_else(PoisonError::into_inner).clone()),
         end: writer.end(),
         checkpoint_bytes: options.checkpoint_bytes,
         unsaved: 0,
