@@ -82,11 +82,12 @@ def train(work, threads=1):
 
 
 def decode(model, gguf):
-    """32 rows and one, on one thread and on two; the sides take turns. Rates are of the second and of the processor's second."""
+    """32 rows, 64 and one, on one thread and on two; the sides take turns. Rates are of the second and of the processor's second."""
     program, shared, tokens = os.environ["DECODE"], 64, int(os.environ.get("TOKENS", "32"))
     script = [sys.executable, str(HERE / "decode.py")]
     last = lambda text: json.loads(text.strip().splitlines()[-1])
-    for rows in (32, 1):
+    rates = {}
+    for rows in (32, 64, 1):
         ours, torch, llama = {1: [], 2: []}, {1: [], 2: []}, {1: [], 2: []}
         for _ in range(TURNS):
             for threads in (1, 2):
@@ -103,9 +104,10 @@ def decode(model, gguf):
                     c = median(llama[threads], unit)
                     line += f", llama.cpp Q4 {c:7.1f} ratio {a / c:.2f}"
                 print(line)
-        one, two = median(ours[1], "per_second"), median(ours[2], "per_second")
+        one, two = rates[rows, 1], rates[rows, 2] = [median(ours[threads], "per_second") for threads in (1, 2)]
         print(f"decode {rows:2} rows, two threads {two / one:.2f} x one; peak memory {median(ours[1], 'peak_mib'):.0f} MiB,"
               f" PyTorch {median(torch[1], 'peak_mib'):.0f} MiB", flush=True)
+    print(f"decode 32 rows for each thread, two threads {rates[64, 2] / rates[32, 1]:.2f} x one", flush=True)
     for length in (64, 512, 2048):
         runs = [last(run([program, model, "2", str(length), "1", "1"], 1)) for _ in range(TURNS)]
         cold, warm = median(runs, "first_token_cold"), median(runs, "first_token_warm")

@@ -28,6 +28,10 @@ const MOST_RESERVED: usize = 2048;
 /// Fewer rows than this are not worth a thread of their own.
 const ROWS_PER_THREAD: usize = 4;
 
+/// With so many rows for each thread their products take longer than the weights take to come from memory: each thread may then
+/// read all weights for itself.
+const ROWS_PER_READING: usize = 32;
+
 /// Weights, in numbers, that stay in a core's cache from step to step.
 const IN_CACHE: usize = 4 << 20;
 
@@ -313,11 +317,12 @@ impl LocalPolicy {
     }
 
     /// Gives every live row up to [`STRIDE`] tokens. With several threads, either they share each product, so that the weights
-    /// are read once for all rows; or, where the weights stay in the caches of every core and a step has too little work to
-    /// share, each takes rows of its own and runs its steps alone. No row's result depends on which others are with it.
+    /// are read once for all rows; or each takes rows of its own and runs its steps alone: where there are so many rows that
+    /// the reading costs nothing, and where the weights stay in the caches of every core and a step has too little work to
+    /// share. No row's result depends on which others are with it.
     fn advance(&self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
-        let apart = self.config.parameters() <= IN_CACHE;
-        if !apart {
+        let enough = live.len() >= ROWS_PER_READING * rayon::current_num_threads();
+        if !enough && self.config.parameters() > IN_CACHE {
             return awake(|| self.steps(live));
         }
         let groups = rayon::current_num_threads().min(live.len() / ROWS_PER_THREAD).max(1);

@@ -16,8 +16,9 @@ mod panels;
 pub(crate) use panels::Panels;
 
 use super::math::LANES;
-use kernel::{MOST_ROWS, block};
+use kernel::{MOST_ROWS, Panel, Task};
 use panels::Scratch;
+use pulp::bytemuck::cast_slice;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -27,14 +28,14 @@ const PANEL: usize = 3 * LANES;
 /// Multiply-adds below which a second thread costs more than it brings.
 const PARALLEL_WORK: usize = 1 << 19;
 
-/// Pieces for each thread, so that one that starts late does not hold up the others.
-const PIECES_PER_THREAD: usize = 4;
+/// Pieces for each thread, so that one that starts late or is held up does not hold up the others.
+const PIECES_PER_THREAD: usize = 16;
 
 /// Numbers of the panels that are kept at hand for all rows: a part of the second-level cache.
 const AT_HAND: usize = 96 << 10;
 
-/// With fewer rows, the first of them to meet a panel reads it from memory: panels are then taken one by one.
-const MANY_ROWS: usize = 64;
+/// Numbers of `x` that stay in the second-level cache beside a panel and the next: panels are then taken one by one.
+const X_AT_HAND: usize = 128 << 10;
 
 /// A weight matrix `[outputs, inputs]`.
 #[derive(Clone, Copy)]
@@ -106,27 +107,39 @@ impl Piece<'_, '_> {
     fn run(mut self, x: &[f32], inputs: usize) {
         let columns = self.out.first().map_or(0, |row| row.len());
         let panels = self.first_panel..self.first_panel + columns.div_ceil(PANEL);
-        let at_hand =
-            if self.out.len() < MANY_ROWS { 1 } else { (AT_HAND / (PANEL * inputs.max(1))).clamp(1, panels.len()) };
         let x = &x[self.first_row * inputs..][..self.out.len() * inputs];
+        let at_hand = if x.len() <= X_AT_HAND { 1 } else { (AT_HAND / (PANEL * inputs.max(1))).clamp(1, panels.len()) };
         let mut scratch = Scratch::default();
         for first in panels.clone().step_by(at_hand) {
             let group = first..panels.end.min(first + at_hand);
+            let next = group.end..(group.end + group.len());
             match self.weights {
                 Weights::Panels(weights) => {
-                    self.group(x, inputs, group, |panel| weights.panel(panel));
+                    self.group(x, inputs, group, weights.span(next), |panel| weights.panel(panel));
                 }
                 Weights::Rows(rows, outputs) => {
                     scratch.fill(rows, outputs, inputs, group.clone());
-                    self.group(x, inputs, group, |panel| scratch.panel(panel - first));
+                    let begin = (next.start * PANEL).min(outputs) * inputs;
+                    let end = (next.end * PANEL).min(outputs) * inputs;
+                    self.group(x, inputs, group, cast_slice(&rows[begin..end]), |panel| scratch.panel(panel - first));
                 }
             }
         }
     }
 
-    /// All rows times the panels of a group.
-    fn group<'p>(&mut self, x: &[f32], inputs: usize, group: Range<usize>, panel: impl Fn(usize) -> &'p [f32]) {
+    /// All rows times the panels of a group, while what comes after it is fetched from memory.
+    fn group<'p>(
+        &mut self,
+        x: &[f32],
+        inputs: usize,
+        group: Range<usize>,
+        ahead: &'p [u32],
+        panel: impl Fn(usize) -> Panel<'p>,
+    ) {
         let rows = self.out.len();
+        let blocks = rows.div_ceil(MOST_ROWS);
+        let each = ahead.len().div_ceil((blocks * group.len()).max(1)).next_multiple_of(LANES);
+        let mut ahead = ahead.chunks(each.max(1));
         let mut first = 0;
         while first < rows {
             // Blocks of nearly one size: a last block of few rows would leave the registers empty.
@@ -134,7 +147,10 @@ impl Piece<'_, '_> {
             let x = &x[first * inputs..][..count * inputs];
             for at in group.clone() {
                 let column = (at - self.first_panel) * PANEL;
-                block(x, count, panel(at), inputs, &mut self.out[first..first + count], column);
+                let panel = panel(at);
+                // After the last there is nothing to fetch but what is there.
+                let task = Task { x, rows: count, panel, inputs, ahead: ahead.next().unwrap_or(panel.words()) };
+                task.run(&mut self.out[first..first + count], column);
             }
             first += count;
         }

@@ -1,7 +1,9 @@
 //! Weight matrices in the kernel's layout.
 
 use super::PANEL;
+use super::kernel::Panel;
 use crate::ops::math::LANES;
+use pulp::bytemuck::{cast_slice, cast_slice_mut};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -12,23 +14,38 @@ pub(super) fn panel_width(outputs: usize, first: usize) -> usize {
 
 /// A weight matrix `[outputs, inputs]` as `[outputs / PANEL][inputs][PANEL]`. Outputs that only fill up the last panel have
 /// weights of zero.
+///
+/// Where every weight is a bfloat16, as those of a published checkpoint mostly are, only the upper half of each is kept: a step
+/// of few rows takes as long as the weights take to come from memory, and so half as long. The numbers, and with them all
+/// results, are the same.
 #[derive(Debug)]
 pub(crate) struct Panels {
     outputs: usize,
     inputs: usize,
-    numbers: Vec<f32>,
-    /// Where the first panel begins in `numbers`: at a cache line.
+    /// Two weights a word, see [`Panel::Halves`], or the bits of one.
+    halves: bool,
+    words: Vec<u32>,
+    /// Where the first panel begins in `words`: at a cache line.
     start: usize,
 }
 
 impl Panels {
     /// Copies a matrix given as rows.
     pub(crate) fn new(rows: &[f32], outputs: usize, inputs: usize) -> Self {
-        let (numbers, start) = aligned(outputs.next_multiple_of(LANES) * inputs);
-        let mut panels = Self { outputs, inputs, numbers, start };
-        let all = &mut panels.numbers[start..][..outputs.next_multiple_of(LANES) * inputs];
-        all.par_chunks_mut((PANEL * inputs).max(1)).enumerate().for_each(|(panel, out)| {
-            pack(rows, outputs, inputs, panel * PANEL, out);
+        let halves = rows.iter().all(|weight| weight.to_bits() & 0xFFFF == 0);
+        let depth = if halves { inputs.div_ceil(2) } else { inputs };
+        let count = outputs.next_multiple_of(LANES) * depth;
+        let (words, start) = aligned(count);
+        let mut panels = Self { outputs, inputs, halves, words, start };
+        let all = &mut panels.words[start..][..count];
+        all.par_chunks_mut((PANEL * depth).max(1)).enumerate().for_each(|(panel, out)| {
+            if halves {
+                let mut whole = vec![0.0; panel_width(outputs, panel * PANEL) * inputs];
+                pack(rows, outputs, inputs, panel * PANEL, &mut whole);
+                pair(&whole, out);
+            } else {
+                pack(rows, outputs, inputs, panel * PANEL, cast_slice_mut(out));
+            }
         });
         panels
     }
@@ -43,37 +60,64 @@ impl Panels {
         self.inputs
     }
 
-    pub(super) fn panel(&self, panel: usize) -> &[f32] {
-        let width = panel_width(self.outputs, panel * PANEL);
-        &self.numbers[self.start + panel * PANEL * self.inputs..][..width * self.inputs]
+    fn depth(&self) -> usize {
+        if self.halves { self.inputs.div_ceil(2) } else { self.inputs }
+    }
+
+    pub(super) fn panel(&self, panel: usize) -> Panel<'_> {
+        let words = self.span(panel..panel + 1);
+        if self.halves { Panel::Halves(words) } else { Panel::Whole(cast_slice(words)) }
+    }
+
+    /// The panels of a range, as far as there are so many, one after another as they lie in memory.
+    pub(super) fn span(&self, panels: Range<usize>) -> &[u32] {
+        let depth = self.depth();
+        let end = self.outputs.next_multiple_of(LANES) * depth;
+        let at = |panel: usize| (panel * PANEL * depth).min(end);
+        &self.words[self.start..][at(panels.start)..at(panels.end)]
     }
 
     /// Adds row `output` of the matrix to the end of `row`.
     pub(crate) fn row(&self, output: usize, row: &mut Vec<f32>) {
         let width = panel_width(self.outputs, output / PANEL * PANEL);
-        row.extend(self.panel(output / PANEL).chunks_exact(width).map(|k| k[output % PANEL]));
+        let words =
+            self.span(output / PANEL..output / PANEL + 1).chunks_exact(width).map(|words| words[output % PANEL]);
+        if self.halves {
+            let end = row.len() + self.inputs;
+            row.extend(words.clone().map(|word| f32::from_bits(word << 16)));
+            row.extend(words.map(|word| f32::from_bits(word & 0xFFFF_0000)));
+            row.truncate(end);
+        } else {
+            row.extend(words.map(f32::from_bits));
+        }
     }
 
     /// The matrix as rows.
     pub(crate) fn rows(&self) -> Vec<f32> {
         let mut rows = vec![0.0; self.outputs * self.inputs];
         if self.inputs > 0 {
-            rows.par_chunks_mut(PANEL * self.inputs).enumerate().for_each(|(panel, rows)| {
-                let (width, panel) = (panel_width(self.outputs, panel * PANEL), self.panel(panel));
-                for (k, column) in panel.chunks_exact(width).enumerate() {
-                    rows[k..].iter_mut().step_by(self.inputs).zip(column).for_each(|(x, y)| *x = *y);
-                }
+            rows.par_chunks_mut(self.inputs).enumerate().for_each_init(Vec::new, |row, (output, out)| {
+                row.clear();
+                self.row(output, row);
+                out.copy_from_slice(row);
             });
         }
         rows
     }
 }
 
+/// Puts the weights of inputs that lie half of all inputs apart into words, see [`Panel::Halves`].
+fn pair(whole: &[f32], words: &mut [u32]) {
+    let (lower, upper) = whole.split_at(words.len());
+    words.iter_mut().zip(lower).for_each(|(word, weight)| *word = weight.to_bits() >> 16);
+    words.iter_mut().zip(upper).for_each(|(word, weight)| *word |= weight.to_bits());
+}
+
 /// Memory for `count` numbers, and where in it a cache line begins.
-fn aligned(count: usize) -> (Vec<f32>, usize) {
-    let numbers = vec![0.0f32; count + LANES];
+fn aligned<T: Copy + Default>(count: usize) -> (Vec<T>, usize) {
+    let numbers = vec![T::default(); count + LANES];
     // `align_offset` may decline to answer; then vectors straddle cache lines, which only costs time.
-    let start = numbers.as_ptr().align_offset(LANES * size_of::<f32>()).min(LANES);
+    let start = numbers.as_ptr().align_offset(LANES * size_of::<T>()).min(LANES);
     (numbers, start)
 }
 
@@ -103,8 +147,8 @@ impl Scratch {
     }
 
     /// The panel at a place in the group.
-    pub(super) fn panel(&self, at: usize) -> &[f32] {
-        &self.numbers[self.panels[at].clone()]
+    pub(super) fn panel(&self, at: usize) -> Panel<'_> {
+        Panel::Whole(&self.numbers[self.panels[at].clone()])
     }
 }
 

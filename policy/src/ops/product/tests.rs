@@ -9,6 +9,13 @@ fn random(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| (rng.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
+/// Numbers of any size, and those of them that a bfloat16 holds: these are laid out in another form.
+fn both_kinds(seed: u64, count: usize) -> [Vec<f32>; 2] {
+    let whole = random(seed, count);
+    let halves = whole.iter().map(|x| f32::from_bits(x.to_bits() & 0xFFFF_0000)).collect();
+    [whole, halves]
+}
+
 /// The definition: one chain for every number.
 fn chain(x: &[f32], weight: &[f32]) -> f32 {
     x.iter().zip(weight).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum))
@@ -51,8 +58,9 @@ const SHAPES: [(usize, usize); 12] = [
 #[test]
 fn every_number_is_one_chain_whatever_runs_beside_it() {
     let pools = [1, 2, 4].map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
-    for (outputs, inputs) in SHAPES {
-        let (x, weight) = (random(1, 70 * inputs), random(2, outputs * inputs));
+    let kinds = |(outputs, inputs)| both_kinds(2, outputs * inputs).map(|weight| (outputs, inputs, weight));
+    for (outputs, inputs, weight) in SHAPES.into_iter().flat_map(kinds) {
+        let x = random(1, 70 * inputs);
         let panels = Panels::new(&weight, outputs, inputs);
         let wanted = chains(&x, &weight, inputs, outputs);
         for rows in 1..=70 {
@@ -113,17 +121,28 @@ fn close_to_the_product_in_f64() {
 /// The code for processors with AVX-512, with AVX2 and with neither gives the same bits: those of [`chain`].
 #[test]
 fn every_kind_of_processor_gives_the_same_bits() {
-    const ROWS: usize = 7;
-    let inputs = 77;
-    let (numbers, weight) = (random(8, ROWS * inputs), random(9, 40 * inputs));
-    let (panels, wanted) = (Panels::new(&weight, 40, inputs), chains(&numbers, &weight, inputs, 40));
-    let check = |name: &str, run: &dyn Fn(Block<'_, '_, ROWS, 3>)| {
-        let mut out = [f32::NAN; ROWS * 40];
-        let mut rows: Vec<&mut [f32]> = out.chunks_mut(40).collect();
-        let x = std::array::from_fn(|row| &numbers[row * inputs..][..inputs]);
-        run(Block { x, panel: panels.panel(0), out: &mut rows, column: 0 });
-        assert!(bits(&out) == wanted, "{name}");
-    };
+    for inputs in [77, 78] {
+        let numbers = random(8, ROWS * inputs);
+        for weight in both_kinds(9, 40 * inputs) {
+            let (panels, wanted) = (Panels::new(&weight, 40, inputs), chains(&numbers, &weight, inputs, 40));
+            for_every_kind(&|name, run| {
+                let mut out = [f32::NAN; ROWS * 40];
+                let mut rows: Vec<&mut [f32]> = out.chunks_mut(40).collect();
+                let x = std::array::from_fn(|row| &numbers[row * inputs..][..inputs]);
+                run(Block { x, panel: panels.panel(0), ahead: panels.span(0..1), out: &mut rows, column: 0 });
+                assert!(bits(&out) == wanted, "{name}");
+            });
+        }
+    }
+}
+
+/// Rows of the block that every kind of processor multiplies.
+const ROWS: usize = 7;
+
+/// Something that multiplies a block.
+type Run<'a> = &'a dyn Fn(Block<'_, '_, ROWS, 3>);
+
+fn for_every_kind(check: &dyn Fn(&str, Run<'_>)) {
     check("plain, wide", &|block| pulp::Scalar512b.vectorize(Wide(block)));
     check("plain", &|block| pulp::Scalar512b.vectorize(Narrow(block)));
     #[cfg(target_arch = "x86_64")]
@@ -142,8 +161,8 @@ fn every_kind_of_processor_gives_the_same_bits() {
 
 #[test]
 fn panels_give_their_rows_back() {
-    for (outputs, inputs) in SHAPES {
-        let weight = random(10, outputs * inputs);
+    let kinds = |(outputs, inputs)| both_kinds(10, outputs * inputs).map(|weight| (outputs, inputs, weight));
+    for (outputs, inputs, weight) in SHAPES.into_iter().flat_map(kinds) {
         let panels = Panels::new(&weight, outputs, inputs);
         assert_eq!(panels.rows(), weight, "{outputs} x {inputs}");
         let mut rows = Vec::new();
@@ -151,6 +170,21 @@ fn panels_give_their_rows_back() {
         let reversed: Vec<f32> = weight.chunks_exact(inputs).rev().flatten().copied().collect();
         assert_eq!(rows, reversed, "{outputs} x {inputs}");
     }
+}
+
+/// Weights of bfloat16 take half the memory; one that is none makes all of its matrix whole.
+#[test]
+fn weights_of_bfloat16_are_kept_as_such() {
+    let [_, mut weight] = both_kinds(11, 96 * 64);
+    weight[7] = f32::NAN;
+    weight[8] = -0.0;
+    weight[9] = f32::from_bits(0x0001_0000);
+    let words = |weight: &[f32]| Panels::new(weight, 96, 64).span(0..2).len();
+    assert_eq!(words(&weight), 96 * 64 / 2);
+    let same = Panels::new(&weight, 96, 64).rows();
+    assert_eq!(bits(&same), bits(&weight));
+    weight[96 * 64 - 1] = f32::from_bits(1);
+    assert_eq!(words(&weight), 96 * 64);
 }
 
 #[test]
