@@ -9,7 +9,7 @@ use rao_store::prune::{self, Rule};
 use rao_store::{EventSource, Expected, Filter, Log, OpenReport, Seq, verify};
 
 use crate::common::{copy_dir, everything, note, open, options, plain_options, rollout, varied};
-use crate::shared::finish;
+use crate::shared::{finish, start};
 
 /// The manifest that the ordered store lives up to.
 const BEHIND: &str = "events.manifest";
@@ -138,6 +138,7 @@ fn runs_are_sealed_and_dropped_while_the_store_is_behind() {
     let dir = tempfile::tempdir().unwrap();
     let (log, _) = open(dir.path());
     for n in 1..=3 {
+        start(&log, n);
         log.append(rollout(n, 0), Expected::Any, (0..40).map(varied).collect()).unwrap();
     }
     log.close().unwrap();
