@@ -247,6 +247,7 @@ impl Extents {
 }
 
 #[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "an index out of range is a failed test")]
 mod tests {
     use proptest::prelude::*;
 

@@ -88,8 +88,8 @@ pub(crate) trait Order: Send + Sync {
     fn chunk(&self, journal: &Journal, stream: Stream, from: Seq, limit: usize) -> Result<Chunk, LogError>;
 }
 
-/// Every event of a journal, in memory: one or two bytes each, where they are written some at a time, and ten where each
-/// is written alone.
+/// Every event of a journal, in memory: one or two bytes each where they are written some at a time, and 16 where each is
+/// written alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     streams: BTreeMap<StreamKey, Box<Extents>>,
