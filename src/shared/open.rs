@@ -61,7 +61,8 @@ pub(crate) fn resumed(dir: &Path, name: &str, wish: Option<Durability>) -> Resul
     Ok((writer_with(dir, durability)?, run))
 }
 
-/// Opens a log that must be there for writing, to compute with what it holds: every digest is checked.
+/// Opens a log that must be there for writing, to compute with what it holds: every digest is checked. The ordered store is
+/// left as it is: what is read here is read stream by stream, and it would take more memory than everything else.
 pub(crate) fn existing(dir: &Path) -> Result<Arc<Log>, Failure> {
     if !dir.join("journal").is_dir() {
         // The reader says that there is no log, and what to do; a writer would make one.
@@ -69,6 +70,7 @@ pub(crate) fn existing(dir: &Path) -> Result<Arc<Log>, Failure> {
     }
     let mut options = Options::new(Arc::new(now_us));
     options.check_digests = true;
+    options.ordered_store = false;
     let (log, report) = Log::open(dir, options)?;
     tell(&report);
     Ok(Arc::new(log))

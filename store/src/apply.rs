@@ -9,10 +9,8 @@ use crate::commit::Shared;
 use crate::error::LogError;
 use crate::frame::StreamKey;
 use crate::id::Stream;
-use crate::index::{Entry, Index};
+use crate::index::Entry;
 use crate::manifest::Mark;
-use crate::ordered::Ordered;
-use crate::scan::Scan;
 use crate::source::Head;
 
 /// What the committer tells.
@@ -93,36 +91,23 @@ impl Applier {
     }
 
     fn apply(&self, commit: &Commit) {
-        let failed = match &*self.shared.ordered.read().unwrap_or_else(PoisonError::into_inner) {
-            Ordered::Sled(store) => store.apply(&commit.events, |entry| commit.frame(entry)).err(),
-            Ordered::Memory(_) => None,
+        let failed = match &self.shared.ordered.read().unwrap_or_else(PoisonError::into_inner).sled {
+            Some(store) => store.apply(&commit.events, |entry| commit.frame(entry)).err(),
+            None => None,
         };
+        let ordered = &mut *self.shared.ordered.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(reason) = failed {
-            self.give_up_sled(&reason, commit);
-            return;
+            // A full disk, say. The journal has everything: the next opening compares the two and repairs the store.
+            tracing::warn!(reason, "the ordered store failed; reading from the journal until the log is opened again");
+            ordered.sled = None;
         }
-        if let Ordered::Memory(index) = &mut *self.shared.ordered.write().unwrap_or_else(PoisonError::into_inner) {
-            commit.events.iter().for_each(|(stream, entry)| index.push(*stream, *entry));
-        }
-    }
-
-    /// The ordered store failed (a full disk, say). The journal has everything: read from it until the log is opened
-    /// again, which compares the two and repairs the store.
-    fn give_up_sled(&self, reason: &str, commit: &Commit) {
-        tracing::warn!(reason, "the ordered store failed; reading from the journal until the log is opened again");
-        let mut scan = Scan::new(None);
-        let scanned = scan.advance(&self.shared.journal, &self.shared.dir);
-        let index = match scanned {
-            Ok(_) => scan.index.before(commit.end),
-            Err(_) => Index::default(),
-        };
-        *self.shared.ordered.write().unwrap_or_else(PoisonError::into_inner) = Ordered::Memory(index);
+        commit.events.iter().for_each(|(stream, entry)| ordered.index.push(*stream, entry));
     }
 
     /// Writes down what must be there from now on. The ordered store is flushed first: it is expected to hold all that
     /// the manifest counts.
     fn checkpoint(&mut self) -> Result<(), LogError> {
-        if let Ordered::Sled(store) = &*self.shared.ordered.read().unwrap_or_else(PoisonError::into_inner)
+        if let Some(store) = &self.shared.ordered.read().unwrap_or_else(PoisonError::into_inner).sled
             && let Err(reason) = store.flush()
         {
             return Err(LogError::Ordered { dir: self.shared.dir.clone(), reason });

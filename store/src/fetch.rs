@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use crate::error::LogError;
 use crate::frame::{Form, Frame, View};
 use crate::id::{Seq, Stream};
-use crate::index::{Entry, Order, Slot};
+use crate::index::{Entry, Held, Order, Slot};
 use crate::journal::Journal;
 use crate::manifest::Mark;
 use crate::payload::{self, Payloads};
 use crate::report::Finding;
 use crate::source::{Filter, Header};
 
-/// Entries asked for at a time.
+/// Entries asked for at first, and at a time later on: who wants one event need not wait for hundreds.
+const FIRST_CHUNK: usize = 16;
 const CHUNK: usize = 256;
 /// The most bytes read at a time, unless one frame has more.
 const SPAN: u64 = 1 << 18;
@@ -24,17 +25,26 @@ const GAP: u64 = 1 << 12;
 /// The entries of a stream in order; a hole is an error in its place.
 pub(crate) struct Slots<'a> {
     order: &'a dyn Order,
+    journal: &'a Journal,
     stream: Stream,
     next: u64,
     end: u64,
     findings: &'a [Finding],
-    queue: VecDeque<Slot>,
+    queue: VecDeque<(Seq, Result<Slot, LogError>)>,
+    /// Entries to ask for next.
+    limit: usize,
 }
 
 impl<'a> Slots<'a> {
     /// Entries `from..end`. `findings` explains the holes.
-    pub(crate) fn new(order: &'a dyn Order, stream: Stream, from: Seq, end: u64, findings: &'a [Finding]) -> Self {
-        Slots { order, stream, next: from.0, end, findings, queue: VecDeque::new() }
+    pub(crate) fn new(
+        (order, journal): (&'a dyn Order, &'a Journal),
+        stream: Stream,
+        from: Seq,
+        end: u64,
+        findings: &'a [Finding],
+    ) -> Self {
+        Slots { order, journal, stream, next: from.0, end, findings, queue: VecDeque::new(), limit: FIRST_CHUNK }
     }
 
     fn missing(&mut self, to: u64) -> LogError {
@@ -63,18 +73,21 @@ impl Iterator for Slots<'_> {
             return None;
         }
         if self.queue.is_empty() {
-            match self.order.chunk(self.stream, Seq(self.next), CHUNK) {
-                Ok(chunk) => self.queue.extend(chunk),
+            match self.order.chunk(self.journal, self.stream, Seq(self.next), self.limit) {
+                Ok(chunk) => {
+                    self.queue.extend(chunk);
+                    self.limit = CHUNK;
+                }
                 Err(error) => {
                     self.next = self.end;
                     return Some(Err(error));
                 }
             }
         }
-        match self.queue.front().map(|slot| slot.entry.seq.0) {
+        match self.queue.front().map(|(seq, _)| seq.0) {
             Some(seq) if seq == self.next => {
                 self.next += 1;
-                self.queue.pop_front().map(Ok)
+                self.queue.pop_front().map(|(_, slot)| slot)
             }
             Some(seq) => Some(Err(self.missing(seq.min(self.end)))),
             None => Some(Err(self.missing(self.end))),
@@ -115,32 +128,34 @@ impl<'a> Frames<'a> {
     fn read(&mut self, first: Entry) {
         let start = first.place.offset;
         let (file, mut end) = (first.place.file, start + u64::from(first.place.len));
-        let mut group = vec![Slot { entry: first, frame: None }];
+        let mut group = vec![Slot { entry: first, held: Held::Away }];
         while let Some(Ok(slot)) = self.slots.peek() {
             let place = slot.entry.place;
             let next_end = place.offset + u64::from(place.len);
             let near = place.file == file && place.offset >= end && place.offset - end <= GAP;
             let admitted = self.filter.admits(slot.entry.kind);
-            let fits = slot.frame.is_some() || (near && next_end - start <= SPAN);
+            let is_held = !matches!(slot.held, Held::Away);
+            let fits = is_held || (near && next_end - start <= SPAN);
             if admitted && (!fits || group.len() >= CHUNK) {
                 break;
             }
             let Some(Ok(slot)) = self.slots.next() else { break };
             if admitted {
-                end = if slot.frame.is_some() { end } else { next_end };
+                end = if is_held { end } else { next_end };
                 group.push(slot);
             }
         }
         let read = self.source.journal.bytes(Mark { file, offset: start }, end - start);
-        for Slot { entry, frame } in group {
-            let frame = match (frame, &read) {
-                (Some(bytes), _) => self.source.check(self.stream, &entry, bytes.to_vec(), ORDERED),
-                (None, Err(error)) => Err(error.clone()),
-                (None, Ok(bytes)) => {
+        for Slot { entry, held } in group {
+            let frame = match (held, &read) {
+                (Held::Ordered(bytes), _) => self.source.check(self.stream, &entry, bytes.to_vec(), ORDERED),
+                (Held::Journal(bytes), _) => self.source.check_read(self.stream, &entry, bytes.to_vec()),
+                (Held::Away, Err(error)) => Err(error.clone()),
+                (Held::Away, Ok(bytes)) => {
                     let from = usize::try_from(entry.place.offset - start).unwrap_or(usize::MAX);
                     let to = from.saturating_add(entry.place.len as usize).min(bytes.len());
                     let bytes = bytes.get(from..to).unwrap_or_default().to_vec();
-                    self.source.check(self.stream, &entry, bytes, &Journal::shown(file))
+                    self.source.check_read(self.stream, &entry, bytes)
                 }
             };
             self.ready.push_back(frame);
@@ -162,17 +177,26 @@ impl Iterator for Frames<'_> {
             match self.slots.next()? {
                 Err(error) => return Some(Err(error)),
                 Ok(slot) if !self.filter.admits(slot.entry.kind) => {}
-                Ok(Slot { entry, frame: Some(bytes) }) => {
+                Ok(Slot { entry, held: Held::Ordered(bytes) }) => {
                     let frame = self.source.check(self.stream, &entry, bytes.to_vec(), ORDERED);
                     self.ready.push_back(frame);
                 }
-                Ok(Slot { entry, frame: None }) => self.read(entry),
+                Ok(Slot { entry, held: Held::Journal(bytes) }) => {
+                    let frame = self.source.check_read(self.stream, &entry, bytes.to_vec());
+                    self.ready.push_back(frame);
+                }
+                Ok(Slot { entry, held: Held::Away }) => self.read(entry),
             }
         }
     }
 }
 
 impl Source<'_> {
+    /// As [`Source::check`], of bytes that were read from the journal.
+    fn check_read(&self, stream: Stream, entry: &Entry, bytes: Vec<u8>) -> Result<Frame, LogError> {
+        self.check(stream, entry, bytes, &Journal::shown(entry.place.file))
+    }
+
     /// Checks that the bytes are the frame which the entry promises, and makes a short one whole.
     fn check(&self, stream: Stream, entry: &Entry, bytes: Vec<u8>, file: &str) -> Result<Frame, LogError> {
         let damaged = |reason: String| {

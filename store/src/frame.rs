@@ -306,6 +306,36 @@ pub(crate) fn frame_len(bytes: &[u8]) -> Result<u64, FrameError> {
     Ok(HEADER_LEN as u64 + u64::from(body))
 }
 
+/// What the header at the start of `bytes` says of an event. Its checksum is not looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Glance {
+    /// `None` if there is no such stream.
+    pub(crate) stream: Option<Stream>,
+    pub(crate) seq: Seq,
+    pub(crate) at_us: u64,
+    pub(crate) kind_code: u16,
+    pub(crate) crc: u32,
+    /// The frame's length.
+    pub(crate) len: u32,
+    /// The length of the event's body, which is longer than the frame's where the frame is short.
+    pub(crate) body_len: u32,
+}
+
+/// Looks at a header; `None` if it is no event's.
+pub(crate) fn glance(bytes: &[u8]) -> Option<Glance> {
+    let len = u32::try_from(frame_len(bytes).ok()?).ok()?;
+    let flags = u16_at(bytes, AT_FLAGS);
+    if flags & (FLAG_PAYLOAD | FLAG_PREFIX) != 0 {
+        return None;
+    }
+    let is_short = flags & FLAG_SHORT != 0;
+    // A short frame's body begins with the length of the whole one.
+    let whole = bytes.get(HEADER_LEN..HEADER_LEN + 4).map(|bytes| u32_at(bytes, 0));
+    let body_len = if is_short { whole? } else { len - HEADER_LEN as u32 };
+    let (seq, at_us, kind_code) = (Seq(u64_at(bytes, AT_SEQ)), u64_at(bytes, AT_TIME), u16_at(bytes, AT_KIND));
+    Some(Glance { stream: claimed_stream(bytes), seq, at_us, kind_code, crc: u32_at(bytes, AT_CRC), len, body_len })
+}
+
 /// What a frame is made of, besides the body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts {

@@ -110,7 +110,7 @@ impl<'a> Holdings<'a> {
     }
 
     fn slots(&self, stream: Stream, from: u64, end: u64) -> Slots<'a> {
-        Slots::new(self.order, stream, Seq(from), end, self.findings)
+        Slots::new((self.order, self.source.journal), stream, Seq(from), end, self.findings)
     }
 }
 

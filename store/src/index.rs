@@ -4,12 +4,21 @@ use std::collections::BTreeMap;
 
 use crate::error::LogError;
 use crate::event::Kind;
-use crate::frame::{HEADER_LEN, StreamKey, View, stream_key, stream_of_key};
+use crate::extent::{Check, Extent, Extents};
+use crate::frame::{self, HEADER_LEN, StreamKey, View, stream_key, stream_of_key};
 use crate::id::{Seq, Stream};
+use crate::journal::Journal;
 use crate::manifest::Mark;
 use crate::source::Header;
 
-/// A frame's bytes in the journal.
+/// The most bytes that are read at a time, unless one extent has more.
+const SPAN: u64 = 1 << 18;
+/// Bytes of other streams that are read along rather than left out by a second call.
+const GAP: u64 = 1 << 12;
+/// Bytes behind a frame's header in which a short one says how long its event's body is.
+const SHORT_HEAD: u64 = 4;
+
+/// A frame's bytes in the journal, or those of frames next to one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) offset: u64,
@@ -23,7 +32,7 @@ impl Place {
     }
 }
 
-/// What is kept of every event: 48 bytes.
+/// What is known of an event without its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) seq: Seq,
@@ -52,58 +61,175 @@ impl Entry {
     }
 }
 
-/// An event's entry, with its frame where the ordered store holds it.
+/// An event's frame, as far as whoever knows the order has it.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// It must be read from the journal.
+    Away,
+    /// It was read from the journal.
+    Journal(sled::IVec),
+    /// The ordered store holds it.
+    Ordered(sled::IVec),
+}
+
+/// An event's entry, with its frame where that is at hand.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) entry: Entry,
-    pub(crate) frame: Option<sled::IVec>,
+    pub(crate) held: Held,
 }
+
+/// Numbers of a stream in order, each with its event or with why that cannot be read.
+pub(crate) type Chunk = Vec<(Seq, Result<Slot, LogError>)>;
 
 /// Something that knows a stream's events in order.
 pub(crate) trait Order: Send + Sync {
-    /// Up to `limit` events from position `from` on; none at the end. Holes are simply not there.
-    fn chunk(&self, stream: Stream, from: Seq, limit: usize) -> Result<Vec<Slot>, LogError>;
+    /// About `limit` events from position `from` on, fewer where they are long; none at the end. Holes are simply not there.
+    fn chunk(&self, journal: &Journal, stream: Stream, from: Seq, limit: usize) -> Result<Chunk, LogError>;
 }
 
-/// Every event of a journal, in memory.
+/// Every event of a journal, in memory: one or two bytes each where they are written some at a time, and 16 where each is
+/// written alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    streams: BTreeMap<StreamKey, Vec<Entry>>,
+    streams: BTreeMap<StreamKey, Box<Extents>>,
 }
 
 impl Index {
-    pub(crate) fn push(&mut self, stream: Stream, entry: Entry) {
+    pub(crate) fn push(&mut self, stream: Stream, entry: &Entry) {
         self.streams.entry(stream_key(stream)).or_default().push(entry);
     }
 
-    pub(crate) fn last(&self, key: &StreamKey) -> Option<&Entry> {
-        self.streams.get(key)?.last()
+    /// Where a stream's last event ends.
+    pub(crate) fn end(&self, key: &StreamKey) -> Option<Mark> {
+        let last = self.streams.get(key)?.last()?;
+        Some(Mark { file: last.place.file, offset: last.end() })
     }
 
-    /// Without what begins at `end` or later.
-    pub(crate) fn before(mut self, end: Mark) -> Self {
-        for entries in self.streams.values_mut() {
-            entries.retain(|entry| Mark { file: entry.place.file, offset: entry.place.offset } < end);
-        }
-        self
-    }
-
-    /// Every entry with its stream, in key order.
-    pub(crate) fn all(&self) -> Vec<(Stream, Entry)> {
-        self.iter().filter_map(|(key, entry)| Some((stream_of_key(key)?, *entry))).collect()
-    }
-
-    /// Every entry in key order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&StreamKey, &Entry)> {
-        self.streams.iter().flat_map(|(key, entries)| entries.iter().map(move |entry| (key, entry)))
+    /// The streams in key order, each with its extents.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = (Stream, &Extents)> {
+        self.streams.iter().filter_map(|(key, extents)| Some((stream_of_key(key)?, &**extents)))
     }
 }
 
 impl Order for Index {
-    fn chunk(&self, stream: Stream, from: Seq, limit: usize) -> Result<Vec<Slot>, LogError> {
-        let Some(entries) = self.streams.get(&stream_key(stream)) else { return Ok(Vec::new()) };
-        let start = entries.partition_point(|entry| entry.seq < from);
-        let rest = entries.get(start..).unwrap_or_default();
-        Ok(rest.iter().take(limit).map(|entry| Slot { entry: *entry, frame: None }).collect())
+    fn chunk(&self, journal: &Journal, stream: Stream, from: Seq, limit: usize) -> Result<Chunk, LogError> {
+        let Some(extents) = self.streams.get(&stream_key(stream)) else { return Ok(Vec::new()) };
+        let (mut chunk, mut group, mut bytes) = (Vec::new(), Vec::<Extent>::new(), 0);
+        for extent in extents.from(from.0) {
+            let wanted: usize = group.iter().map(|extent| extent.count as usize).sum();
+            if chunk.len() + wanted >= limit || bytes >= SPAN {
+                break;
+            }
+            if !joins(&group, &extent) {
+                read(journal, stream, &group, &mut chunk);
+                group.clear();
+            }
+            bytes += if extent.is_alone() { HEADER_LEN as u64 } else { u64::from(extent.place.len) };
+            group.push(extent);
+        }
+        read(journal, stream, &group, &mut chunk);
+        chunk.retain(|(seq, _)| *seq >= from);
+        Ok(chunk)
     }
+}
+
+/// The entries of an extent, as the journal has them.
+pub(crate) fn entries(
+    journal: &Journal,
+    stream: Stream,
+    extent: &Extent,
+) -> impl Iterator<Item = Result<Entry, LogError>> + use<> {
+    let mut chunk = Vec::new();
+    read(journal, stream, &[*extent], &mut chunk);
+    chunk.into_iter().map(|(_, slot)| Ok(slot?.entry))
+}
+
+/// Whether an extent is read together with those before it.
+fn joins(group: &[Extent], extent: &Extent) -> bool {
+    let (Some(first), Some(last)) = (group.first(), group.last()) else { return true };
+    let gap = extent.place.offset.checked_sub(last.end());
+    let is_near = first.place.file == extent.place.file && gap.is_some_and(|gap| gap <= GAP);
+    is_near && !last.is_alone() && !extent.is_alone() && extent.end().wrapping_sub(first.place.offset) <= SPAN
+}
+
+/// Reads the headers of extents that lie close to one another, and the frames of those that are not alone.
+fn read(journal: &Journal, stream: Stream, group: &[Extent], chunk: &mut Chunk) {
+    let (Some(first), Some(last)) = (group.first(), group.last()) else { return };
+    let start = first.place.offset;
+    let whole = last.end().wrapping_sub(start);
+    let is_alone = first.is_alone();
+    let wanted = if is_alone { whole.min(HEADER_LEN as u64 + SHORT_HEAD) } else { whole };
+    let bytes = journal.bytes(Mark { file: first.place.file, offset: start }, wanted).map(sled::IVec::from);
+    for extent in group {
+        match &bytes {
+            Ok(bytes) => chunk.extend(slots(stream, extent, bytes, extent.place.offset.wrapping_sub(start), is_alone)),
+            Err(error) => chunk.extend((extent.first..extent.next()).map(|seq| (Seq(seq), Err(error.clone())))),
+        }
+    }
+}
+
+/// The events of an extent, whose frames begin `at` in the bytes. They must be the ones that were indexed; where one alone
+/// is not, it is the one that fails.
+fn slots(stream: Stream, extent: &Extent, bytes: &sled::IVec, at: u64, is_alone: bool) -> Chunk {
+    let damaged = |seq: u64, reason: String| {
+        let place = format!("{} at byte {}", Journal::shown(extent.place.file), extent.place.offset);
+        (Seq(seq), Err(LogError::Damaged { stream, seq: Seq(seq), place, reason }))
+    };
+    let exchanged = |seq| damaged(seq, "another event stands in its place".to_owned());
+    let read = walk(stream, extent, bytes, at, is_alone);
+    let (mut slots, check) = read.unwrap_or_default();
+    let wrong = extent.check.differs_at(check, extent.count);
+    let wrong = wrong.and_then(|wrong| usize::try_from(wrong).ok());
+    if extent.count == 1 && (slots.is_empty() || check != extent.check) {
+        return vec![exchanged(extent.first)];
+    }
+    let doubted = |at: &usize| slots.get(*at).is_none_or(Option::is_none);
+    let is_known = check == extent.check || wrong.is_some();
+    if !is_known || (0..extent.count as usize).any(|at| doubted(&at) && Some(at) != wrong) {
+        let reason =
+            format!("of {} events that were written together, several were exchanged or damaged", extent.count);
+        return (extent.first..extent.next()).map(|seq| damaged(seq, reason.clone())).collect();
+    }
+    if let Some(slot) = wrong.and_then(|wrong| slots.get_mut(wrong)) {
+        *slot = None;
+    }
+    let slot = |(seq, slot): (u64, Option<Slot>)| match slot {
+        Some(slot) => (Seq(seq), Ok(slot)),
+        None => exchanged(seq),
+    };
+    (extent.first..).zip(slots).map(slot).collect()
+}
+
+/// What stands in the journal in an extent's place: the events, where a header says that it is the right one's, and the
+/// check over all of them. `None` if the frames are not even of the right lengths.
+fn walk(
+    stream: Stream,
+    extent: &Extent,
+    bytes: &sled::IVec,
+    at: u64,
+    is_alone: bool,
+) -> Option<(Vec<Option<Slot>>, Check)> {
+    let mut at = usize::try_from(at).ok()?;
+    let (mut offset, mut check, mut slots) = (extent.place.offset, Check::default(), Vec::new());
+    for (place, seq) in (0..extent.count).zip(extent.first..) {
+        let glance = bytes.get(at..).and_then(frame::glance)?;
+        let len = glance.len as usize;
+        let held = if is_alone {
+            Held::Away
+        } else {
+            at.checked_add(len).filter(|end| *end <= bytes.len())?;
+            Held::Journal(bytes.subslice(at, len))
+        };
+        let kind = Kind::from_code(glance.kind_code).filter(|_| (glance.stream, glance.seq.0) == (Some(stream), seq));
+        slots.push(kind.map(|kind| {
+            let at = Place { offset, file: extent.place.file, len: glance.len };
+            let (at_us, crc, body_len) = (glance.at_us, glance.crc, glance.body_len);
+            let entry = Entry { seq: Seq(seq), at_us, place: at, crc, body_len, kind };
+            check = check.with(place, &entry);
+            Slot { entry, held }
+        }));
+        (at, offset) = (at + len, offset.wrapping_add(u64::from(glance.len)));
+    }
+    (offset == extent.end()).then_some((slots, check))
 }

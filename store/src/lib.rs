@@ -3,7 +3,8 @@
 //! A log is a directory. Its journal (append-only files of checksummed, hash-chained frames) is the truth: an append is
 //! acknowledged when `fdatasync` on the journal has returned. Behind it stand a `MANIFEST` with counts and chain heads,
 //! so that a journal that lost its end is noticed, and a sled tree in key order, which is only ever a copy: it is
-//! compared with the journal whenever the log is opened for writing, and rebuilt when it disagrees.
+//! compared with the journal whenever a writer opens it, brought up where a writer did without it, and rebuilt when it
+//! disagrees. Where a stream's events stand in the journal is kept in memory, in a byte or two for each.
 //!
 //! * [`Log`] writes, and reads through sled. One process at a time.
 //! * [`Reader`] reads the journal alone: no lock, no sled, any number of processes beside the writer.
@@ -27,6 +28,7 @@ mod dropped;
 mod durability;
 mod error;
 pub mod event;
+mod extent;
 mod fence;
 mod fetch;
 pub mod files;

@@ -25,8 +25,8 @@ use crate::holdings::Holdings;
 use crate::id::{RunId, Seq, Stream};
 use crate::journal::{Journal, JournalWriter};
 use crate::manifest::Mark;
-use crate::opening::{self, Cleared};
-use crate::ordered::{self, Ordered};
+use crate::opening::{self, Cleared, Promised};
+use crate::ordered::Ordered;
 use crate::prefix::{self, Prefixes, SharedPrefix};
 use crate::reader::{load_manifest, runs, streams};
 use crate::report::{Finding, FindingClass, OpenReport};
@@ -49,8 +49,9 @@ const WAITING_COMMITS: usize = 8;
 pub struct Options {
     /// Stamps the events.
     pub clock: Clock,
-    /// Whether events are carried into sled and read from there. Without it an index in memory takes its place, 48 bytes
-    /// for every event of the log, and a database that is there is removed.
+    /// Whether events are carried into sled and read from there. Without it the index in memory takes its place, a byte or
+    /// two for every event of the log, and a database that is there stays as it is: the next opening with it carries in
+    /// what it misses. Opening sled reads all of it, and keeps it in memory.
     pub ordered_store: bool,
     /// Events whose frame has at most this many bytes are stored in sled whole; of longer ones it holds the place in the
     /// journal. At most 100,000; sled keeps what it has seen in memory, so a large value costs memory and disk.
@@ -145,11 +146,14 @@ impl Log {
         opening::make_folders(files.as_ref(), dir)?;
         let lock = lock(dir)?;
         let (manifest, trouble) = load_manifest(files.as_ref(), dir)?;
-        let counted = opening::counts(manifest.as_ref());
         let listed = manifest.as_ref().map(|manifest| manifest.sealed.clone()).unwrap_or_default();
         let journal = Journal::new(Arc::clone(&files), dir);
         let pass = if options.check_digests { Scan::full } else { Scan::quick };
         let scan = pass(&journal, dir, manifest.clone())?;
+        let promised = Promised::read(files.as_ref(), dir, manifest.as_ref())?;
+        if !options.ordered_store {
+            promised.leave(files.as_ref(), dir, manifest.as_ref())?;
+        }
         let Cleared { journal, mut scan, freed, dropped, changed } =
             opening::remove_gone(&files, dir, journal, scan, manifest)?;
         let mut report = OpenReport { findings: scan.findings.clone(), freed_bytes: freed, ..OpenReport::default() };
@@ -168,30 +172,29 @@ impl Log {
         let end = opening::repair_end(files.as_ref(), &journal, &scan, &mut report)?;
         let rotate_bytes = options.rotate_bytes.clamp(1, u64::from(u32::MAX));
         let writer = JournalWriter::open(Arc::clone(&files), dir, end, rotate_bytes)?;
-        let ordered = if options.ordered_store {
-            opening::open_ordered(dir, options.inline_bytes, &journal, &mut scan, &counted, &mut report)?
+        let sled = if options.ordered_store {
+            opening::open_ordered(dir, options.inline_bytes, &journal, &scan, &promised, &mut report)?
         } else {
-            // A copy that does not take part would only fall behind; the next opening with it builds it anew. Where the
-            // journal is damaged it may hold what the journal has lost, and stays.
-            if !report.is_damaged() && dir.join(ordered::FOLDER).exists() {
-                ordered::remove(dir)?;
-            }
-            Ordered::Memory(std::mem::take(&mut scan.index))
+            None
         };
         let changed =
             changed || sealed.adopted > 0 || trouble.is_some() || report.torn_tail_bytes > 0 || report.reapplied > 0;
+        if let Some(store) = sled.as_ref().filter(|_| changed || promised.is_behind()) {
+            store.flush().map_err(|reason| LogError::Ordered { dir: dir.to_owned(), reason })?;
+        }
         if changed {
-            if let Ordered::Sled(store) = &ordered {
-                store.flush().map_err(|reason| LogError::Ordered { dir: dir.to_owned(), reason })?;
-            }
             sealed.manifest(end, &scan.heads).write(files.as_ref(), dir)?;
         }
+        if sled.is_some() {
+            promised.fulfil(files.as_ref(), dir)?;
+        }
+        let ordered = Ordered { index: std::mem::take(&mut scan.index), sled };
         let closed_streams = ClosedStreams::new(scan.findings.iter().chain(&sharing), &scan.heads);
         let shared = Arc::new(Shared {
             dir: dir.to_owned(),
             files,
             journal,
-            heads: RwLock::new(scan.heads),
+            heads: RwLock::new(dense(scan.heads)),
             payloads: RwLock::new(scan.payloads),
             prefixes: RwLock::new(scan.prefixes),
             ordered: RwLock::new(ordered),
@@ -452,6 +455,11 @@ impl ClosedStreams {
     }
 }
 
+/// The same map in less memory: one that grew in order is half empty, one that is made of sorted entries is not.
+fn dense(heads: BTreeMap<StreamKey, Head>) -> BTreeMap<StreamKey, Head> {
+    heads.into_iter().collect()
+}
+
 /// What is wrong with what streams share by reference.
 fn check_sharing(journal: &Journal, scan: &Scan, sealed: &Sealed) -> Result<Vec<Finding>, LogError> {
     let holdings = Holdings {
@@ -505,7 +513,7 @@ fn start(
     let applier = Applier {
         shared: Arc::clone(&shared),
         inbox: commits,
-        heads: shared.heads.read().unwrap_or_else(PoisonError::into_inner).clone(),
+        heads: dense(shared.heads.read().unwrap_or_else(PoisonError::into_inner).clone()),
         end: writer.end(),
         checkpoint_bytes: options.checkpoint_bytes,
         unsaved: 0,

@@ -169,7 +169,16 @@ impl Manifest {
 
     /// Reads `MANIFEST` in `dir`; `None` if it is missing.
     pub(crate) fn read(files: &dyn Files, dir: &Path) -> Result<Option<Result<Manifest, ManifestError>>, LogError> {
-        let path = dir.join(NAME);
+        Self::read_as(files, dir, NAME)
+    }
+
+    /// The same of a file with another name.
+    pub(crate) fn read_as(
+        files: &dyn Files,
+        dir: &Path,
+        name: &str,
+    ) -> Result<Option<Result<Manifest, ManifestError>>, LogError> {
+        let path = dir.join(name);
         let load = || {
             let file = files.read(&path)?;
             let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
@@ -186,6 +195,11 @@ impl Manifest {
 
     /// Replaces `MANIFEST` in `dir`: afterwards the old or the new one is there, whole, whatever happens.
     pub(crate) fn write(&self, files: &dyn Files, dir: &Path) -> Result<(), LogError> {
+        self.write_as(files, dir, NAME)
+    }
+
+    /// The same under another name.
+    pub(crate) fn write_as(&self, files: &dyn Files, dir: &Path, name: &str) -> Result<(), LogError> {
         let new = dir.join(NEW_NAME);
         let replace = || {
             let mut file = files.open(&new)?;
@@ -193,7 +207,7 @@ impl Manifest {
             file.truncate(0)?;
             file.append(&self.encode())?;
             file.sync()?;
-            files.rename(&new, &dir.join(NAME))?;
+            files.rename(&new, &dir.join(name))?;
             files.sync_dir(dir)
         };
         replace().map_err(|error| LogError::io("write the manifest", &new, error))

@@ -10,17 +10,18 @@ use crate::dropped::DroppedRun;
 use crate::error::LogError;
 use crate::files::Files;
 use crate::frame::{StreamKey, stream_key};
-use crate::id::{RunId, Stream};
+use crate::id::{RunId, Seq, Stream};
+use crate::index::{Held, Index, Order, Slot};
 use crate::journal::{self, Journal};
 use crate::manifest::{Manifest, Mark};
-use crate::ordered::{self, Comparison, Ordered, SledStore};
+use crate::ordered::{self, Comparison, SledStore};
 use crate::report::{Finding, OpenReport};
 use crate::scan::Scan;
 use crate::sealed;
 use crate::sweep::{self, Sweep};
 
 /// Events carried into the ordered store at a time when it is rebuilt.
-const REBUILD_EVENTS: usize = 4096;
+const REBUILD_EVENTS: usize = 1024;
 
 /// Makes the log's directory and its journal folder where they are missing, durably: a name is durable once the directory
 /// that it stands in is synced, and so on up to the first one that was there before.
@@ -78,9 +79,7 @@ pub(crate) fn remove_gone(
     }
     let mut cleared = Cleared { journal, scan, freed: 0, dropped: Vec::new(), changed: is_unfinished };
     if !stale.is_empty() {
-        if dir.join(ordered::FOLDER).exists() {
-            ordered::remove(dir)?;
-        }
+        ordered::remove(dir)?;
         let what = Sweep { gone: &cleared.scan.gone, payloads: &cleared.scan.referred };
         cleared.freed += sweep::sweep(files.as_ref(), dir, &stale, &what)?;
         cleared.journal = Journal::new(Arc::clone(files), dir);
@@ -118,9 +117,50 @@ fn remove_archives(files: &dyn Files, dir: &Path, runs: impl Iterator<Item = Run
     Ok(freed)
 }
 
-pub(crate) fn counts(manifest: Option<&Manifest>) -> BTreeMap<StreamKey, u64> {
-    let heads = manifest.into_iter().flat_map(|manifest| &manifest.heads);
-    heads.map(|(stream, head)| (stream_key(*stream), head.count)).collect()
+/// What the ordered store must hold.
+pub(crate) struct Promised {
+    /// The number of events by stream.
+    counts: BTreeMap<StreamKey, u64>,
+    /// Writers went on without the store since it was last brought up to the journal.
+    is_behind: bool,
+}
+
+impl Promised {
+    /// What the manifest counts or, where writers went on without the store, what it counted before they did. Where that is
+    /// not known any more, nothing is promised, and what is missing is just carried in again.
+    pub(crate) fn read(files: &dyn Files, dir: &Path, manifest: Option<&Manifest>) -> Result<Self, LogError> {
+        let behind = Manifest::read_as(files, dir, ordered::BEHIND)?;
+        let is_behind = behind.is_some();
+        let manifest = match &behind {
+            Some(behind) => behind.as_ref().ok(),
+            None => manifest,
+        };
+        let heads = manifest.into_iter().flat_map(|manifest| &manifest.heads);
+        Ok(Promised { counts: heads.map(|(stream, head)| (stream_key(*stream), head.count)).collect(), is_behind })
+    }
+
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Goes on without the store: from now on the manifest may count what the store does not hold, so what it does hold is
+    /// written down first.
+    pub(crate) fn leave(&self, files: &dyn Files, dir: &Path, manifest: Option<&Manifest>) -> Result<(), LogError> {
+        if self.is_behind || !dir.join(ordered::FOLDER).exists() {
+            return Ok(());
+        }
+        let empty = Manifest::new(Mark::default(), &BTreeMap::new());
+        manifest.unwrap_or(&empty).write_as(files, dir, ordered::BEHIND)
+    }
+
+    /// The store holds what the manifest counts again, and has been flushed.
+    pub(crate) fn fulfil(&self, files: &dyn Files, dir: &Path) -> Result<(), LogError> {
+        if !self.is_behind {
+            return Ok(());
+        }
+        let path = dir.join(ordered::BEHIND);
+        files.remove(&path).map_err(|error| LogError::io("remove the ordered store's old manifest", &path, error))
+    }
 }
 
 /// Cuts off an unfinished commit, and says where to go on.
@@ -146,29 +186,28 @@ pub(crate) fn repair_end(
     Ok(torn.at)
 }
 
-/// Opens sled and makes it agree with the journal, whatever state it is in.
+/// Opens sled and makes it agree with the journal, whatever state it is in; `None` where it cannot be made at all.
 pub(crate) fn open_ordered(
     dir: &Path,
     inline_bytes: usize,
     journal: &Journal,
-    scan: &mut Scan,
-    counted: &BTreeMap<StreamKey, u64>,
+    scan: &Scan,
+    promised: &Promised,
     report: &mut OpenReport,
-) -> Result<Ordered, LogError> {
+) -> Result<Option<SledStore>, LogError> {
     let existed = dir.join(ordered::FOLDER).exists();
-    let counted = |key: &StreamKey| if existed { counted.get(key).copied().unwrap_or(0) } else { 0 };
+    let counted = |key: &StreamKey| if existed { promised.counts.get(key).copied().unwrap_or(0) } else { 0 };
     let count = |key: &StreamKey| scan.heads.get(key).map_or(0, |head| head.count);
     let reason = match SledStore::open(dir, inline_bytes) {
-        Ok(store) => match store.compare(&scan.index, counted, count) {
-            Comparison::Behind(missing) => match reapply(&store, journal, &missing, report) {
+        Ok(store) => match store.compare(&scan.index, journal, counted, count) {
+            Comparison::Behind(missing) => match reapply(&store, journal, &scan.index, &missing, report) {
                 Ok(()) => {
-                    if !existed && !missing.is_empty() {
-                        report.lines.push(format!(
-                            "the ordered store was missing and was rebuilt from the journal ({} events)",
-                            missing.len()
-                        ));
+                    if !existed && report.reapplied > 0 {
+                        let events = report.reapplied;
+                        let line = "the ordered store was missing and was rebuilt from the journal";
+                        report.lines.push(format!("{line} ({events} events)"));
                     }
-                    return Ok(Ordered::Sled(store));
+                    return Ok(Some(store));
                 }
                 Err(reason) => reason,
             },
@@ -177,45 +216,77 @@ pub(crate) fn open_ordered(
         Err(reason) => reason,
     };
     let aside = ordered::set_aside(dir)?;
-    let all: Vec<_> = scan.index.all();
-    let rebuilt =
-        SledStore::open(dir, inline_bytes).and_then(|store| reapply(&store, journal, &all, report).map(|()| store));
+    let all: Vec<_> = scan.index.streams().map(|(stream, _)| (stream, Seq(0))).collect();
+    report.reapplied = 0;
+    let rebuilt = SledStore::open(dir, inline_bytes)
+        .and_then(|store| reapply(&store, journal, &scan.index, &all, report).map(|()| store));
     let line = format!("the ordered store was damaged ({reason}); it was moved to {}", aside.display());
     report.set_aside = Some(aside);
     match rebuilt {
         Ok(store) => {
-            report.lines.push(format!("{line} and rebuilt from the journal ({} events)", all.len()));
-            Ok(Ordered::Sled(store))
+            report.lines.push(format!("{line} and rebuilt from the journal ({} events)", report.reapplied));
+            Ok(Some(store))
         }
         Err(again) => {
-            report
-                .lines
-                .push(format!("{line}; it could not be rebuilt ({again}), so an index in memory takes its place"));
-            Ok(Ordered::Memory(std::mem::take(&mut scan.index)))
+            let instead = "so an index in memory takes its place";
+            report.lines.push(format!("{line}; it could not be rebuilt ({again}), {instead}"));
+            Ok(None)
         }
     }
 }
 
-/// Carries events from the journal into sled.
+/// Carries events of streams, from a number on, from the journal into sled.
 fn reapply(
     store: &SledStore,
     journal: &Journal,
-    events: &[(Stream, crate::index::Entry)],
+    index: &Index,
+    streams: &[(Stream, Seq)],
     report: &mut OpenReport,
 ) -> Result<(), String> {
-    for some in events.chunks(REBUILD_EVENTS) {
-        let mut frames = BTreeMap::new();
-        for (_, entry) in some.iter().filter(|(_, entry)| store.stores_whole(entry)) {
-            let at = Mark { file: entry.place.file, offset: entry.place.offset };
-            let bytes = journal.bytes(at, u64::from(entry.place.len)).map_err(|error| error.to_string())?;
+    let mut some = Vec::new();
+    for (stream, from) in streams {
+        let mut next = *from;
+        loop {
+            let chunk = index.chunk(journal, *stream, next, REBUILD_EVENTS).map_err(|error| error.to_string())?;
+            let Some((last, _)) = chunk.last() else { break };
+            next = Seq(last.0 + 1);
+            for (_, slot) in chunk {
+                some.push((*stream, slot.map_err(|error| error.to_string())?));
+            }
+            if some.len() >= REBUILD_EVENTS {
+                carry(store, journal, std::mem::take(&mut some), report)?;
+            }
+        }
+    }
+    carry(store, journal, some, report)
+}
+
+fn carry(
+    store: &SledStore,
+    journal: &Journal,
+    slots: Vec<(Stream, Slot)>,
+    report: &mut OpenReport,
+) -> Result<(), String> {
+    let (mut events, mut frames) = (Vec::with_capacity(slots.len()), BTreeMap::new());
+    for (stream, Slot { entry, held }) in slots {
+        let at = Mark { file: entry.place.file, offset: entry.place.offset };
+        if store.stores_whole(&entry) {
+            let bytes = match held {
+                Held::Journal(bytes) | Held::Ordered(bytes) => bytes,
+                Held::Away => {
+                    let bytes = journal.bytes(at, u64::from(entry.place.len)).map_err(|error| error.to_string())?;
+                    sled::IVec::from(bytes)
+                }
+            };
             frames.insert(at, bytes);
         }
-        let frame = |entry: &crate::index::Entry| {
-            let at = Mark { file: entry.place.file, offset: entry.place.offset };
-            frames.get(&at).map(Vec::as_slice)
-        };
-        store.apply(some, frame)?;
-        report.reapplied += some.len() as u64;
+        events.push((stream, entry));
     }
+    let frame = |entry: &crate::index::Entry| {
+        let at = Mark { file: entry.place.file, offset: entry.place.offset };
+        frames.get(&at).map(|bytes| bytes.as_ref())
+    };
+    store.apply(&events, frame)?;
+    report.reapplied += events.len() as u64;
     Ok(())
 }

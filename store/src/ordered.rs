@@ -10,13 +10,17 @@ use std::time::Duration;
 
 use crate::error::LogError;
 use crate::event::Kind;
+use crate::extent::{Check, Extent};
 use crate::fence::fenced;
-use crate::frame::{EventKey, HEADER_LEN, StreamKey, View, address_of_key, event_key, stream_of_key};
+use crate::frame::{EventKey, HEADER_LEN, StreamKey, View, address_of_key, event_key, stream_key};
 use crate::id::{Seq, Stream};
-use crate::index::{Entry, Index, Order, Place, Slot};
+use crate::index::{Chunk, Entry, Held, Index, Order, Place, Slot};
+use crate::journal::Journal;
 
 /// The folder in the log's directory.
 pub(crate) const FOLDER: &str = "events";
+/// Beside the folder, after a writer went on without the store: the manifest that the store lives up to.
+pub(crate) const BEHIND: &str = "events.manifest";
 /// sled puts longer values into a file each.
 pub(crate) const INLINE_LIMIT: usize = 100_000;
 /// How often, and how far apart, opening is tried again while sled still holds its lock.
@@ -45,8 +49,8 @@ pub(crate) struct SledStore {
 /// How a sled tree relates to the journal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Comparison {
-    /// These are missing, all of them from the ends of streams that the manifest does not yet count.
-    Behind(Vec<(Stream, Entry)>),
+    /// These streams miss events from that number on, none of which it had to hold.
+    Behind(Vec<(Stream, Seq)>),
     /// It cannot be used, for this reason.
     Disagrees(String),
 }
@@ -105,40 +109,97 @@ impl SledStore {
     pub(crate) fn compare(
         &self,
         index: &Index,
+        journal: &Journal,
         counted: impl Fn(&StreamKey) -> u64,
         count: impl Fn(&StreamKey) -> u64,
     ) -> Comparison {
         let walk = || {
-            let mut stored = self.tree.iter().peekable();
+            let mut stored = Stored { items: self.tree.iter().peekable(), count: &count };
             let mut behind = Vec::new();
-            for (stream_key, entry) in index.iter() {
-                let Some(stream) = stream_of_key(stream_key) else { continue };
-                let wanted = event_key(stream, entry.seq);
-                while let Some(Ok((key, _))) = stored.peek()
-                    && key.as_ref() < wanted.as_slice()
-                {
-                    allow_extra(key, &count)?;
-                    stored.next();
+            for (stream, extents) in index.streams() {
+                let counted = counted(&stream_key(stream));
+                let mut missing = None;
+                for extent in extents.from(0) {
+                    let lacks = stored.compare(stream, &extent, counted, journal)?;
+                    missing = missing.or(lacks);
                 }
-                match stored.next_if(|item| item.as_ref().is_ok_and(|(key, _)| key.as_ref() == wanted.as_slice())) {
-                    Some(Ok((_, value))) if read_value(&value).is_some_and(|slot| slot.entry == *entry) => {}
-                    Some(_) => return Err(format!("its event {stream}#{} is not the journal's", entry.seq)),
-                    None if entry.seq.0 >= counted(stream_key) => behind.push((stream, *entry)),
-                    None => return Err(format!("event {stream}#{} is not in it", entry.seq)),
-                }
-                if let Some(Err(error)) = stored.peek() {
-                    return Err(error.to_string());
-                }
+                behind.extend(missing.map(|seq| (stream, seq)));
             }
-            for item in stored {
-                allow_extra(&item.map_err(|error| error.to_string())?.0, &count)?;
-            }
+            stored.pass_below(None)?;
             Ok(behind)
         };
         match fenced(walk).and_then(|walked| walked) {
             Ok(behind) => Comparison::Behind(behind),
             Err(reason) => Comparison::Disagrees(reason),
         }
+    }
+}
+
+/// A pass over the tree.
+struct Stored<'a, C> {
+    items: std::iter::Peekable<sled::Iter>,
+    count: &'a C,
+}
+
+impl<C: Fn(&StreamKey) -> u64> Stored<'_, C> {
+    /// Passes over what is before a key, or over all that is left.
+    fn pass_below(&mut self, wanted: Option<&EventKey>) -> Result<(), String> {
+        let is_below = |key: &[u8]| wanted.is_none_or(|wanted| key < wanted.as_slice());
+        while let Some(item) = self.items.next_if(|item| item.as_ref().map_or(true, |(key, _)| is_below(key))) {
+            allow_extra(&item.map_err(|error| error.to_string())?.0, self.count)?;
+        }
+        Ok(())
+    }
+
+    /// The value of a key, if that is there.
+    fn take(&mut self, wanted: &EventKey) -> Result<Option<sled::IVec>, String> {
+        self.pass_below(Some(wanted))?;
+        let item = self.items.next_if(|item| item.as_ref().is_ok_and(|(key, _)| key.as_ref() == wanted.as_slice()));
+        Ok(item.transpose().map_err(|error| error.to_string())?.map(|(_, value)| value))
+    }
+
+    /// Compares the events of an extent; gives the first one that is not there, if it need not be.
+    fn compare(
+        &mut self,
+        stream: Stream,
+        extent: &Extent,
+        counted: u64,
+        journal: &Journal,
+    ) -> Result<Option<Seq>, String> {
+        let differs = |seq: u64| format!("its event {stream}#{seq} is not the journal's");
+        let (mut there, mut missing) = (Vec::new(), None);
+        let (mut offset, mut check) = (extent.place.offset, Check::default());
+        for seq in extent.first..extent.next() {
+            let Some(value) = self.take(&event_key(stream, Seq(seq)))? else {
+                if seq < counted {
+                    return Err(format!("event {stream}#{seq} is not in it"));
+                }
+                missing.get_or_insert(Seq(seq));
+                continue;
+            };
+            if missing.is_some() {
+                // It is written again with those before it.
+                continue;
+            }
+            let entry = read_value(&value).map(|slot| slot.entry).ok_or_else(|| differs(seq))?;
+            let Place { file, offset: at, len } = entry.place;
+            if (entry.seq.0, file, at) != (seq, extent.place.file, offset) {
+                return Err(differs(seq));
+            }
+            let place = u32::try_from(there.len()).unwrap_or(u32::MAX);
+            (offset, check) = (offset.wrapping_add(u64::from(len)), check.with(place, &entry));
+            there.push(entry);
+        }
+        if missing.is_none() && (offset, check) == (extent.end(), extent.check) || there.is_empty() {
+            return Ok(missing);
+        }
+        // Which one it is, and those of an extent that is there in part, the journal says.
+        for (entry, slot) in there.iter().zip(crate::index::entries(journal, stream, extent)) {
+            if slot.map_err(|error| error.to_string())? != *entry {
+                return Err(differs(entry.seq.0));
+            }
+        }
+        if missing.is_some() { Ok(missing) } else { Err(differs(extent.first)) }
     }
 }
 
@@ -158,7 +219,7 @@ fn guarded<T>(work: impl FnOnce() -> sled::Result<T>) -> Result<T, String> {
 }
 
 impl Order for SledStore {
-    fn chunk(&self, stream: Stream, from: Seq, limit: usize) -> Result<Vec<Slot>, LogError> {
+    fn chunk(&self, _: &Journal, stream: Stream, from: Seq, limit: usize) -> Result<Chunk, LogError> {
         let failed = |reason: String| LogError::Ordered { dir: self.dir.clone(), reason };
         let range: std::ops::RangeInclusive<EventKey> = event_key(stream, from)..=event_key(stream, Seq(u64::MAX));
         let read = || {
@@ -172,7 +233,7 @@ impl Order for SledStore {
         let slots = guarded(read).map_err(failed)?;
         let sound = |(address, slot): (Option<crate::Address>, Option<Slot>)| {
             let (address, slot) = (address?, slot?);
-            (address.stream == stream && address.seq == slot.entry.seq).then_some(slot)
+            (address.stream == stream && address.seq == slot.entry.seq).then_some((address.seq, Ok(slot)))
         };
         let damaged = || failed("it holds a value that is no event".to_owned());
         slots.into_iter().map(|slot| sound(slot).ok_or_else(damaged)).collect()
@@ -222,39 +283,47 @@ fn read_value(value: &sled::IVec) -> Option<Slot> {
         body_len,
         kind: Kind::from_code(u16::from_be_bytes(*kind))?,
     };
-    let frame = match (tag, rest.is_empty()) {
-        (TAG_PLACE, true) => None,
+    let held = match (tag, rest.is_empty()) {
+        (TAG_PLACE, true) => Held::Away,
         (TAG_FRAME, false) => {
             // The frame's own checksum vouches for it.
             let view = View::parse(rest).ok()?;
             (view.crc() == entry.crc).then_some(())?;
-            Some(value.subslice(value.len() - rest.len(), rest.len()))
+            Held::Ordered(value.subslice(value.len() - rest.len(), rest.len()))
         }
         _ => return None,
     };
-    Some(Slot { entry, frame })
+    Some(Slot { entry, held })
 }
 
-/// What a log reads through: sled, or the index where sled is not wanted or has failed.
+/// What a log that is open for writing reads through.
 #[derive(Debug)]
-pub(crate) enum Ordered {
-    Sled(SledStore),
-    Memory(Index),
+pub(crate) struct Ordered {
+    /// Every event of the journal.
+    pub(crate) index: Index,
+    /// Sled, which is read in its place; not where sled is not wanted or has failed.
+    pub(crate) sled: Option<SledStore>,
 }
 
 impl Order for RwLock<Ordered> {
-    fn chunk(&self, stream: Stream, from: Seq, limit: usize) -> Result<Vec<Slot>, LogError> {
-        match &*self.read().unwrap_or_else(PoisonError::into_inner) {
-            Ordered::Sled(store) => store.chunk(stream, from, limit),
-            Ordered::Memory(index) => index.chunk(stream, from, limit),
+    fn chunk(&self, journal: &Journal, stream: Stream, from: Seq, limit: usize) -> Result<Chunk, LogError> {
+        let ordered = self.read().unwrap_or_else(PoisonError::into_inner);
+        match &ordered.sled {
+            Some(store) => store.chunk(journal, stream, from, limit),
+            None => ordered.index.chunk(journal, stream, from, limit),
         }
     }
 }
 
-/// Removes the store, which the journal can rebuild.
+/// Removes the store, which the journal can rebuild, if it is there.
 pub(crate) fn remove(dir: &Path) -> Result<(), LogError> {
     let path = dir.join(FOLDER);
-    std::fs::remove_dir_all(&path).map_err(|error| LogError::io("remove the unused ordered store", &path, error))
+    match std::fs::remove_dir_all(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(LogError::io("remove the outdated ordered store", &path, error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Moves a damaged store out of the way, so that nothing in it is lost, and says where to.

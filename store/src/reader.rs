@@ -26,8 +26,8 @@ type Pass = fn(&Journal, &Path, Option<Manifest>) -> Result<Scan, LogError>;
 /// A log as it was when it was opened or last refreshed. It takes no lock and changes nothing, so any number of
 /// processes may read a log, also while another one writes to it.
 ///
-/// It reads the journal alone. Opening checks the whole journal and keeps 48 bytes for every event; bodies are read
-/// when they are asked for. What lies in archives is read from there. A run that is sealed after the log was opened
+/// It reads the journal alone. Opening checks the whole journal and keeps a byte or two for every event, or 16 where each
+/// was written alone; headers and bodies are read when they are asked for, and must be those that were checked. What lies in archives is read from there. A run that is sealed after the log was opened
 /// leaves the journal, so reading it may then fail: open the log again. Events that were written but not yet acknowledged may be seen.
 #[derive(Debug)]
 pub struct Reader {

@@ -55,30 +55,41 @@ impl Held {
 }
 
 /// A trajectory to learn from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// Place of its rollout among the corpus's.
-    rollout: u32,
-    /// Place among the rollout's trajectories, in the order of their nodes.
+    /// Its place among the trajectories.
     place: u32,
+    size: Size,
+}
+
+/// What a step must know of a trajectory before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
     /// Tokens that the node generated.
     tokens: u32,
     /// Length of its sequence.
     length: u32,
-    /// Its tokens, if they are kept in memory.
-    held: Option<Box<Held>>,
 }
 
 impl Item {
     /// Tokens that the node generated.
     pub(crate) fn tokens(&self) -> u64 {
-        u64::from(self.tokens)
+        u64::from(self.size.tokens)
     }
 
     /// Length of its sequence.
     pub(crate) fn length(&self) -> u64 {
-        u64::from(self.length)
+        u64::from(self.size.length)
     }
+}
+
+/// A rollout that has a trajectory to learn from.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    run: RunId,
+    rollout: RolloutId,
+    /// Its first trajectory's place among all; they stand in the order of their nodes.
+    first: u32,
 }
 
 /// A trajectory with its address.
@@ -100,9 +111,11 @@ pub(crate) struct Corpus<'a> {
     /// The runs with the content digest of each.
     pub(crate) runs: Vec<(RunId, Digest)>,
     /// Rollouts that have a trajectory to learn from.
-    rollouts: Vec<(RunId, RolloutId)>,
+    rollouts: Vec<Place>,
     /// The trajectories: runs in the order given, rollouts by number, nodes by path.
-    pub(crate) items: Vec<Item>,
+    sizes: Vec<Size>,
+    /// Those that are kept in memory, by their places.
+    held: BTreeMap<u32, Held>,
     /// Digest over what the trajectories are: equal corpora give equal digests.
     pub(crate) digest: Digest,
     /// Rollouts without an end.
@@ -117,7 +130,7 @@ pub(crate) struct Corpus<'a> {
 
 impl<'a> Corpus<'a> {
     /// Indexes the runs' nodes that pass the filter; `check` may refuse a rollout. What does not fit in memory is a place
-    /// in the log: 24 bytes a trajectory.
+    /// in the log: 8 bytes a trajectory.
     ///
     /// # Errors
     /// When an event cannot be read or breaks a node's sequence, and when `check` refuses.
@@ -133,7 +146,8 @@ impl<'a> Corpus<'a> {
             filter: settings.sft_filter,
             runs: Vec::new(),
             rollouts: Vec::new(),
-            items: Vec::new(),
+            sizes: Vec::new(),
+            held: BTreeMap::new(),
             digest: Digest([0; 32]),
             incomplete: 0,
             summary: BatchSummary::default(),
@@ -160,23 +174,35 @@ impl<'a> Corpus<'a> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let many = |_| TrainError::Nothing("more rollouts than 32 bits count".to_owned());
-        let rollout = u32::try_from(self.rollouts.len()).map_err(many)?;
-        self.rollouts.push((numbers.run, numbers.rollout));
-        for (place, (node, trajectory)) in (0..).zip(self.sequences(numbers.run, numbers.rollout, &wanted)?) {
+        let many = |_| TrainError::Nothing("more trajectories than 32 bits count".to_owned());
+        let first = u32::try_from(self.sizes.len()).map_err(many)?;
+        grow(&mut self.rollouts).push(Place { run: numbers.run, rollout: numbers.rollout, first });
+        for (node, trajectory) in self.sequences(numbers.run, numbers.rollout, &wanted)? {
             let (tokens, length) = (trajectory.targets.len(), trajectory.tokens.len());
             hasher.update(format!("{} {node} {tokens}\n", numbers.rollout).as_bytes());
             let held = Held { node, ids: Ids::new(&trajectory.tokens), ranges: ranges(&trajectory.targets) };
             let bytes = held.bytes();
-            let held = (bytes <= self.left).then(|| {
+            let place = u32::try_from(self.sizes.len()).map_err(many)?;
+            if bytes <= self.left {
                 self.left -= bytes;
-                Box::new(held)
-            });
+                self.held.insert(place, held);
+            }
             // A context is far shorter than 2^32 tokens: its events count positions in 32 bits.
             let short = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-            self.items.push(Item { rollout, place, tokens: short(tokens), length: short(length), held });
+            grow(&mut self.sizes).push(Size { tokens: short(tokens), length: short(length) });
         }
         Ok(())
+    }
+
+    /// The number of trajectories.
+    pub(crate) fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// A trajectory by its place.
+    pub(crate) fn item(&self, place: u32) -> Option<Item> {
+        let size = *self.sizes.get(usize::try_from(place).ok()?)?;
+        Some(Item { place, size })
     }
 
     fn wanted(&self, numbers: &RolloutNumbers) -> BTreeSet<NodePath> {
@@ -206,9 +232,11 @@ impl<'a> Corpus<'a> {
     /// # Errors
     /// When it is not in memory and cannot be read from the log.
     pub(crate) fn trajectory(&self, item: &Item) -> Result<Read, TrainError> {
-        let place = usize::try_from(item.rollout).ok().and_then(|at| self.rollouts.get(at));
-        let (run, rollout) = *place.ok_or_else(|| TrainError::Nothing("a trajectory has no rollout".to_owned()))?;
-        if let Some(held) = &item.held {
+        let at = self.rollouts.partition_point(|place| place.first <= item.place);
+        let place = at.checked_sub(1).and_then(|at| self.rollouts.get(at));
+        let place = *place.ok_or_else(|| TrainError::Nothing("a trajectory has no rollout".to_owned()))?;
+        let (run, rollout) = (place.run, place.rollout);
+        if let Some(held) = self.held.get(&item.place) {
             let targets = held.ranges.iter().flat_map(|(start, end)| *start as usize..*end as usize).collect();
             let trajectory = Trajectory { tokens: held.ids.to_vec(), targets, stored: Vec::new() };
             return Ok(Read { run, rollout, node: held.node.clone(), trajectory });
@@ -216,11 +244,19 @@ impl<'a> Corpus<'a> {
         let gone = || TrainError::Nothing(format!("rollout {run}/{rollout} is not what it was"));
         let numbers = fold_one(self.source, run, rollout, None)?.ok_or_else(gone)?;
         let wanted = self.wanted(&numbers);
-        let found = self.sequences(run, rollout, &wanted)?.into_iter().nth(item.place as usize);
+        let found = self.sequences(run, rollout, &wanted)?.into_iter().nth((item.place - place.first) as usize);
         let (node, mut trajectory) = found.ok_or_else(gone)?;
         trajectory.stored.clear();
         Ok(Read { run, rollout, node, trajectory })
     }
+}
+
+/// Makes room for one more, by less than doubling: these lists are what follows the log.
+fn grow<T>(list: &mut Vec<T>) -> &mut Vec<T> {
+    if list.len() == list.capacity() {
+        list.reserve_exact(64 + list.len() / 8);
+    }
+    list
 }
 
 fn admits(filter: SftFilter, node: &NodeNumbers) -> bool {
@@ -247,7 +283,7 @@ fn ranges(targets: &[usize]) -> Box<[(u32, u32)]> {
 
 /// The order in which an epoch visits `count` trajectories: a permutation that depends on seed, epoch and count alone.
 #[must_use]
-pub fn order(seed: u64, epoch: u64, count: usize) -> Vec<usize> {
+pub fn order(seed: u64, epoch: u64, count: u32) -> Vec<u32> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"rao-log sft order").update(&seed.to_le_bytes()).update(&epoch.to_le_bytes());
     let mut stream = hasher.finalize_xof();
@@ -260,8 +296,8 @@ pub fn order(seed: u64, epoch: u64, count: usize) -> Vec<usize> {
             break value % bound;
         }
     };
-    let mut places: Vec<usize> = (0..count).collect();
-    for last in (1..count).rev() {
+    let mut places: Vec<u32> = (0..count).collect();
+    for last in (1..places.len()).rev() {
         let other = usize::try_from(next(last as u64 + 1)).unwrap_or(last);
         places.swap(last, other);
     }
@@ -280,7 +316,7 @@ mod tests {
         assert_ne!(first, order(8, 0, 100));
         let mut sorted = first.clone();
         sorted.sort_unstable();
-        assert_eq!(sorted, (0..100).collect::<Vec<_>>());
+        assert_eq!(sorted, (0..100).collect::<Vec<u32>>());
         assert_ne!(first, sorted);
     }
 

@@ -426,7 +426,7 @@ impl Trainer {
         observer: Observer<'_>,
     ) -> Result<TrainReport, TrainError> {
         let left_out = LeftOut { incomplete: corpus.incomplete, ..LeftOut::default() };
-        if corpus.items.is_empty() {
+        if corpus.len() == 0 {
             let reason = format!("no node passes the filter `{:?}` ({left_out})", self.settings.sft_filter);
             return Err(TrainError::Nothing(reason));
         }
@@ -444,7 +444,7 @@ impl Trainer {
                 break;
             }
         }
-        Ok(self.report(step, corpus.items.len() as u64, left_out, false, last, call))
+        Ok(self.report(step, corpus.len() as u64, left_out, false, last, call))
     }
 
     fn supervise_step(
@@ -543,19 +543,20 @@ impl Trainer {
 #[derive(Default)]
 struct Visit {
     epoch: Option<u64>,
-    order: Vec<usize>,
+    order: Vec<u32>,
 }
 
 impl Visit {
     /// The trajectories of the next step: the rest of an epoch at most, so every epoch visits each trajectory once.
-    fn next<'c>(&mut self, corpus: &'c Corpus<'_>, seed: u64, taken: u64, batch: u64) -> Vec<&'c Item> {
-        let count = corpus.items.len();
-        let (epoch, offset) = (taken / count as u64, usize::try_from(taken % count as u64).unwrap_or(0));
+    fn next(&mut self, corpus: &Corpus<'_>, seed: u64, taken: u64, batch: u64) -> Vec<Item> {
+        // The corpus counts its trajectories in 32 bits.
+        let count = u32::try_from(corpus.len()).unwrap_or(u32::MAX);
+        let (epoch, offset) = (taken / u64::from(count), usize::try_from(taken % u64::from(count)).unwrap_or(0));
         if self.epoch != Some(epoch) {
             (self.epoch, self.order) = (Some(epoch), order(seed, epoch, count));
         }
         let wanted = usize::try_from(batch).unwrap_or(usize::MAX);
-        self.order.iter().skip(offset).take(wanted).filter_map(|place| corpus.items.get(*place)).collect()
+        self.order.iter().skip(offset).take(wanted).filter_map(|place| corpus.item(*place)).collect()
     }
 }
 

@@ -231,7 +231,7 @@ pub struct Resources {
 
 impl Default for Resources {
     fn default() -> Self {
-        Resources { lanes: 0, cache_bytes: 8 << 20, memory: None }
+        Resources { lanes: 0, cache_bytes: 1 << 20, memory: None }
     }
 }
 

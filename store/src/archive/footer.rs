@@ -1,6 +1,7 @@
 //! The footer: what is in the file, and where. Everything in it is untrusted until checked here.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::cursor::Cursor;
 use super::error::ArchiveError;
@@ -20,24 +21,25 @@ const BLOCK_LEN: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     /// The stream's place among the file's.
-    pub(super) stream: usize,
+    pub(super) stream: u32,
+    pub(super) count: u32,
     pub(super) first: u64,
-    pub(super) count: u64,
     /// Bit `n` is set if an event of kind `n` is among them.
     pub(super) kinds: u64,
-    /// Chain digest of the stream before the first of them.
+    /// Chain digest of the stream before the first of them. The one after the last is that of the stream's next piece, or of
+    /// its head.
     pub(super) previous: Digest,
-    /// And after the last: stored as the next piece's `previous`, or as the stream's head.
-    pub(super) after: Digest,
 }
 
 /// A compressed part of the file: events of one or more streams, in the order of streams and numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentEntry {
     pub(super) offset: u64,
     pub(super) len: u32,
     pub(super) crc: u32,
-    pub(super) pieces: Vec<Piece>,
+    /// Its pieces: the first one's place among all, and how many there are.
+    pub(super) first_piece: u32,
+    pub(super) pieces: u32,
 }
 
 /// A long text on its own.
@@ -58,7 +60,19 @@ pub(super) struct Footer {
     /// Each stream's end, in key order.
     pub(super) streams: Vec<(Stream, Head)>,
     pub(super) segments: Vec<SegmentEntry>,
+    /// The pieces of all segments, in order, which is that of the streams as well.
+    pub(super) pieces: Vec<Piece>,
     pub(super) blocks: Vec<BlockEntry>,
+}
+
+/// A piece and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The segment's number.
+    pub(super) segment: usize,
+    /// Events in the segment before the piece.
+    pub(super) before: u64,
+    pub(super) piece: Piece,
 }
 
 /// The bit of a kind's number. Numbers beyond 62 share the last one.
@@ -124,10 +138,9 @@ impl Tail {
 
 impl Footer {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let pieces: usize = self.segments.iter().map(|segment| segment.pieces.len()).sum();
         let mut out = Vec::new();
         out.extend_from_slice(&self.run.0);
-        for count in [self.streams.len(), self.segments.len(), pieces, self.blocks.len()] {
+        for count in [self.streams.len(), self.segments.len(), self.pieces.len(), self.blocks.len()] {
             out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
         }
         out.extend_from_slice(&self.events.to_le_bytes());
@@ -143,11 +156,11 @@ impl Footer {
             out.extend_from_slice(&segment.offset.to_le_bytes());
             out.extend_from_slice(&segment.len.to_le_bytes());
             out.extend_from_slice(&segment.crc.to_le_bytes());
-            out.extend_from_slice(&(segment.pieces.len() as u64).to_le_bytes());
+            out.extend_from_slice(&u64::from(segment.pieces).to_le_bytes());
         }
-        for piece in self.segments.iter().flat_map(|segment| &segment.pieces) {
-            out.extend_from_slice(&u32::try_from(piece.stream).unwrap_or(u32::MAX).to_le_bytes());
-            out.extend_from_slice(&u32::try_from(piece.count).unwrap_or(u32::MAX).to_le_bytes());
+        for piece in &self.pieces {
+            out.extend_from_slice(&piece.stream.to_le_bytes());
+            out.extend_from_slice(&piece.count.to_le_bytes());
             out.extend_from_slice(&piece.first.to_le_bytes());
             out.extend_from_slice(&piece.kinds.to_le_bytes());
             out.extend_from_slice(&piece.previous.0);
@@ -167,11 +180,47 @@ impl Footer {
         let damaged = |reason: &str| ArchiveError::damaged("footer", reason);
         let footer = parse(bytes).ok_or_else(|| damaged("its parts do not fit together"))?;
         footer.check_streams().map_err(damaged)?;
-        if footer.segments.iter().flat_map(|segment| &segment.pieces).any(|piece| piece.kinds & !known_kinds() != 0) {
+        if footer.pieces.iter().any(|piece| piece.kinds & !known_kinds() != 0) {
             return Err(ArchiveError::Newer { what: "events of an unknown kind".to_owned() });
         }
         footer.check_places(body_end).map_err(damaged)?;
         Ok(footer)
+    }
+
+    /// The pieces of a segment.
+    pub(super) fn pieces_of(&self, segment: &SegmentEntry) -> &[Piece] {
+        let (first, count) = (segment.first_piece as usize, segment.pieces as usize);
+        self.pieces.get(first..first.saturating_add(count)).unwrap_or_default()
+    }
+
+    /// A stream's place among the file's.
+    pub(super) fn find(&self, stream: Stream) -> Option<usize> {
+        let key = stream_key(stream);
+        self.streams.binary_search_by(|(other, _)| stream_key(*other).cmp(&key)).ok()
+    }
+
+    /// The places of a stream's pieces among all.
+    pub(super) fn pieces_with(&self, stream: usize) -> Range<usize> {
+        let until = |end: usize| self.pieces.partition_point(|piece| (piece.stream as usize) < end);
+        until(stream)..until(stream.saturating_add(1))
+    }
+
+    /// A piece by its place among all.
+    pub(super) fn place(&self, at: usize) -> Option<Place> {
+        let piece = *self.pieces.get(at)?;
+        let segment = self.segments.partition_point(|segment| segment.first_piece as usize <= at).checked_sub(1)?;
+        let first = self.segments.get(segment)?.first_piece as usize;
+        let before = self.pieces.get(first..at)?.iter().map(|piece| u64::from(piece.count)).sum();
+        Some(Place { segment, before, piece })
+    }
+
+    /// The chain digest behind a piece, by its place among all.
+    pub(super) fn after(&self, at: usize) -> Option<Digest> {
+        let stream = self.pieces.get(at)?.stream;
+        match self.pieces.get(at.checked_add(1)?).filter(|next| next.stream == stream) {
+            Some(next) => Some(next.previous),
+            None => self.streams.get(stream as usize).map(|(_, head)| head.chain),
+        }
     }
 
     /// Streams in key order, of this run, with pieces that follow one another without gaps.
@@ -183,15 +232,15 @@ impl Footer {
         if self.streams.iter().any(|(stream, head)| stream.run() != self.run || head.count == 0) {
             return Err("it names a stream that is not the run's");
         }
-        let mut at = BTreeMap::<usize, u64>::new();
+        let mut at = BTreeMap::<u32, u64>::new();
         let mut last = 0;
         let mut events = 0u64;
         for segment in &self.segments {
             let mut in_segment = 0u64;
-            for piece in &segment.pieces {
+            for piece in self.pieces_of(segment) {
                 let next = at.entry(piece.stream).or_insert(0);
-                let count = self.streams.get(piece.stream).map_or(0, |(_, head)| head.count);
-                let end = piece.first.saturating_add(piece.count);
+                let count = self.streams.get(piece.stream as usize).map_or(0, |(_, head)| head.count);
+                let end = piece.first.saturating_add(u64::from(piece.count));
                 if piece.first != *next || piece.count == 0 || end > count || piece.stream < last {
                     return Err("its parts of streams do not follow one another");
                 }
@@ -200,14 +249,14 @@ impl Footer {
                 }
                 *next = end;
                 last = piece.stream;
-                in_segment += piece.count;
+                in_segment += u64::from(piece.count);
             }
             if in_segment == 0 || in_segment > super::SEGMENT_EVENTS as u64 {
                 return Err("a segment has an impossible number of events");
             }
             events += in_segment;
         }
-        let whole = self.streams.iter().enumerate().all(|(i, (_, head))| at.get(&i) == Some(&head.count));
+        let whole = (0..).zip(&self.streams).all(|(i, (_, head))| at.get(&i) == Some(&head.count));
         if !whole || events != self.events {
             return Err("its counts contradict one another");
         }
@@ -256,49 +305,40 @@ fn parse(bytes: &[u8]) -> Option<Footer> {
     if total != Some(bytes.len()) {
         return None;
     }
-    let mut footer = Footer { run, events, raw_bytes, streams: Vec::new(), segments: Vec::new(), blocks: Vec::new() };
+    let mut footer = Footer {
+        run,
+        events,
+        raw_bytes,
+        // The file's length bounds what these counts can ask for.
+        streams: Vec::with_capacity(streams),
+        segments: Vec::with_capacity(segments),
+        pieces: Vec::with_capacity(pieces),
+        blocks: Vec::with_capacity(blocks),
+    };
     for _ in 0..streams {
         let stream = stream_of_key(cursor.take(21)?)?;
         (cursor.array()? == [0u8; 3]).then_some(())?;
         let head = Head { count: cursor.u64()?, chain: Digest(cursor.array()?), content: Digest(cursor.array()?) };
         footer.streams.push((stream, head));
     }
-    let mut sizes = Vec::new();
+    let mut placed = 0u32;
     for _ in 0..segments {
         let (offset, len, crc) = (cursor.u64()?, cursor.u32()?, cursor.u32()?);
-        sizes.push(usize::try_from(cursor.u64()?).ok()?);
-        footer.segments.push(SegmentEntry { offset, len, crc, pieces: Vec::new() });
+        let count = u32::try_from(cursor.u64()?).ok()?;
+        footer.segments.push(SegmentEntry { offset, len, crc, first_piece: placed, pieces: count });
+        placed = placed.checked_add(count)?;
     }
-    let mut left = pieces;
-    for (segment, size) in footer.segments.iter_mut().zip(sizes) {
-        left = left.checked_sub(size)?;
-        for _ in 0..size {
-            let stream = usize::try_from(cursor.u32()?).ok()?;
-            let count = u64::from(cursor.u32()?);
-            let (first, kinds) = (cursor.u64()?, cursor.u64()?);
-            let previous = Digest(cursor.array()?);
-            segment.pieces.push(Piece { stream, first, count, kinds, previous, after: Digest([0; 32]) });
-        }
+    (placed as usize == pieces).then_some(())?;
+    for _ in 0..pieces {
+        let (stream, count, first, kinds) = (cursor.u32()?, cursor.u32()?, cursor.u64()?, cursor.u64()?);
+        footer.pieces.push(Piece { stream, count, first, kinds, previous: Digest(cursor.array()?) });
     }
-    (left == 0).then_some(())?;
     for _ in 0..blocks {
         let (offset, len, raw, crc) = (cursor.u64()?, cursor.u32()?, cursor.u32()?, cursor.u32()?);
         (cursor.array()? == [0u8; 4]).then_some(())?;
         footer.blocks.push(BlockEntry { offset, len, raw, crc });
     }
-    fill_after(&mut footer);
     Some(footer)
-}
-
-/// A piece ends where the stream's next piece, or its head, says.
-fn fill_after(footer: &mut Footer) {
-    let mut next: Vec<Digest> = footer.streams.iter().map(|(_, head)| head.chain).collect();
-    for piece in footer.segments.iter_mut().rev().flat_map(|segment| segment.pieces.iter_mut().rev()) {
-        if let Some(digest) = next.get_mut(piece.stream) {
-            piece.after = *digest;
-            *digest = piece.previous;
-        }
-    }
 }
 
 /// Where a footer of that length begins in a file of that length.
@@ -310,6 +350,11 @@ pub(super) fn footer_start(file_len: u64, footer_len: u64) -> Option<u64> {
 impl Piece {
     /// Whether the event with that number is in it.
     pub(super) fn holds(&self, seq: Seq) -> bool {
-        (self.first..self.first + self.count).contains(&seq.0)
+        (self.first..self.end()).contains(&seq.0)
+    }
+
+    /// The number behind its last event's.
+    pub(super) fn end(&self) -> u64 {
+        self.first.saturating_add(u64::from(self.count))
     }
 }

@@ -1,19 +1,20 @@
 //! Reading an archive.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::check;
 use super::columns::{Row, inflate};
 use super::error::ArchiveError;
-use super::footer::{self, Footer, Piece, Tail, kind_bit};
+use super::footer::{self, Footer, Place, Tail, kind_bit};
 use super::segment::{Segment, Stored};
 use super::{ArchiveSummary, HEAD_LEN, TAIL_LEN};
 use crate::error::LogError;
 use crate::event::Kind;
 use crate::files::{Files, RealFiles, read_full};
-use crate::frame::{Frame, StreamKey, stream_key};
+use crate::frame::Frame;
 use crate::id::{RunId, Seq, Stream};
 use crate::report::Finding;
 use crate::source::{EventSource, Filter, FrameIter, Head, Header, HeaderIter};
@@ -24,8 +25,8 @@ const KEPT: usize = 3;
 /// A sealed archive open for reading.
 ///
 /// Opening reads head and footer. A scan decodes one segment (1 MiB of frames, or one event if that is longer) after the
-/// other and keeps the last three, so memory does not grow with the file but for its index: 100 bytes or so for each
-/// stream and segment.
+/// other and keeps the last three, so memory does not grow with the file but for its footer: 96 bytes for each stream, and
+/// 56 for each part of one in a segment.
 ///
 /// Reading an event checks the checksum of its segment, and that the hash chain through the segment ends where the
 /// footer says. [`verify_archive`](super::verify_archive) checks the rest.
@@ -36,23 +37,7 @@ pub struct ArchiveReader {
     len: u64,
     tail: Tail,
     footer: Footer,
-    streams: BTreeMap<StreamKey, Places>,
     kept: Mutex<VecDeque<(usize, Arc<Segment>)>>,
-}
-
-/// Where a stream's events are.
-#[derive(Debug)]
-struct Places {
-    head: Head,
-    pieces: Vec<Place>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    segment: usize,
-    /// Events in the segment before the piece.
-    before: u64,
-    piece: Piece,
 }
 
 impl ArchiveReader {
@@ -91,9 +76,8 @@ impl ArchiveReader {
             return Err(wrong(ArchiveError::damaged("footer", "its checksum is wrong")));
         }
         let footer = Footer::decode(&bytes, start).map_err(wrong)?;
-        let streams = places(&footer);
         let path = path.to_owned();
-        Ok(ArchiveReader { files, path, len, tail, footer, streams, kept: Mutex::default() })
+        Ok(ArchiveReader { files, path, len, tail, footer, kept: Mutex::default() })
     }
 
     /// The run that it holds.
@@ -171,8 +155,13 @@ impl ArchiveReader {
                 Err("it could not be read".to_owned())
             }
         };
+        let first = entry.first_piece as usize;
+        let pieces: Vec<_> = (first..)
+            .zip(self.footer.pieces_of(entry))
+            .map(|(at, piece)| (*piece, self.footer.after(at).unwrap_or(piece.previous)))
+            .collect();
         let decoded = match Stored::parse(&bytes) {
-            Some(stored) => stored.decode(&entry.pieces, stream, block),
+            Some(stored) => stored.decode(&pieces, stream, block),
             None => Err("its columns contradict one another".to_owned()),
         };
         if let Some(error) = trouble.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -200,7 +189,7 @@ impl ArchiveReader {
     /// A segment's header fields, without its bodies.
     fn rows(&self, number: usize) -> Result<Result<Vec<Row>, String>, LogError> {
         let Some(entry) = self.footer.segments.get(number) else { return Ok(Err("it is not there".to_owned())) };
-        let count: u64 = entry.pieces.iter().map(|piece| piece.count).sum();
+        let count: u64 = self.footer.pieces_of(entry).iter().map(|piece| u64::from(piece.count)).sum();
         Ok(self.stored(entry.offset, entry.len, entry.crc)?.and_then(|bytes| {
             let rows = Stored::parse(&bytes).and_then(|stored| stored.rows(usize::try_from(count).ok()?));
             rows.ok_or_else(|| "its columns contradict one another".to_owned())
@@ -209,14 +198,15 @@ impl ArchiveReader {
 
     fn damaged(&self, stream: Stream, seq: Seq, place: &Place, reason: &str) -> LogError {
         let offset = self.footer.segments.get(place.segment).map_or(0, |segment| segment.offset);
-        let lost = place.piece.first + place.piece.count - seq.0;
+        let lost = place.piece.end().saturating_sub(seq.0);
         let more = if lost > 1 { format!("{lost} events from here on are in a damaged part: ") } else { String::new() };
         let place = format!("{} at byte {offset}", self.shown());
         LogError::Damaged { stream, seq, place, reason: format!("{more}{reason}") }
     }
 
-    fn pieces(&self, stream: Stream) -> &[Place] {
-        self.streams.get(&stream_key(stream)).map_or(&[][..], |places| places.pieces.as_slice())
+    /// The places of a stream's pieces among all.
+    fn pieces(&self, stream: Stream) -> Range<usize> {
+        self.footer.find(stream).map_or(0..0, |stream| self.footer.pieces_with(stream))
     }
 
     /// Everything that is wrong with the archive, by a full check of it.
@@ -225,51 +215,47 @@ impl ArchiveReader {
     }
 }
 
-fn places(footer: &Footer) -> BTreeMap<StreamKey, Places> {
-    let mut streams: Vec<Places> =
-        footer.streams.iter().map(|(_, head)| Places { head: *head, pieces: Vec::new() }).collect();
-    for (segment, entry) in footer.segments.iter().enumerate() {
-        let mut before = 0;
-        for piece in &entry.pieces {
-            if let Some(places) = streams.get_mut(piece.stream) {
-                places.pieces.push(Place { segment, before, piece: *piece });
-            }
-            before += piece.count;
-        }
-    }
-    footer.streams.iter().map(|(stream, _)| stream_key(*stream)).zip(streams).collect()
-}
-
 /// Where a scan stands among the pieces of a stream.
 struct Position<'a> {
     archive: &'a ArchiveReader,
     stream: Stream,
-    pieces: &'a [Place],
+    /// The pieces that are left, the present one first.
+    pieces: Range<usize>,
+    present: Option<Place>,
     next: u64,
 }
 
 impl<'a> Position<'a> {
     fn new(archive: &'a ArchiveReader, stream: Stream, from: Seq) -> Self {
         let pieces = archive.pieces(stream);
-        let passed = pieces.partition_point(|place| place.piece.first + place.piece.count <= from.0);
-        Position { archive, stream, pieces: pieces.get(passed..).unwrap_or_default(), next: from.0 }
+        let of_stream = archive.footer.pieces.get(pieces.clone()).unwrap_or_default();
+        let start = pieces.start + of_stream.partition_point(|piece| piece.end() <= from.0);
+        let (pieces, present) = (start..pieces.end, None);
+        let mut position = Position { archive, stream, pieces, present, next: from.0 };
+        position.look();
+        position
+    }
+
+    fn look(&mut self) {
+        self.present = if self.pieces.is_empty() { None } else { self.archive.footer.place(self.pieces.start) };
     }
 
     /// The piece that holds the next event.
-    fn place(&mut self) -> Option<&'a Place> {
-        let place = self.pieces.first()?;
+    fn place(&mut self) -> Option<Place> {
+        let place = self.present?;
         if place.piece.holds(Seq(self.next)) {
             return Some(place);
         }
         self.skip();
-        self.pieces.first()
+        self.present
     }
 
     /// Passes over the rest of the present piece.
     fn skip(&mut self) {
-        if let Some((place, rest)) = self.pieces.split_first() {
-            self.next = place.piece.first + place.piece.count;
-            self.pieces = rest;
+        if let Some(place) = self.present {
+            self.next = place.piece.end();
+            self.pieces.next();
+            self.look();
         }
     }
 
@@ -318,7 +304,7 @@ impl Iterator for Frames<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let place = *self.at.place()?;
+            let place = self.at.place()?;
             let wanted = self
                 .filter
                 .kinds
@@ -382,7 +368,7 @@ impl Iterator for Headers<'_> {
     type Item = Result<Header, LogError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let place = *self.at.place()?;
+        let place = self.at.place()?;
         if let Err(error) = self.load(&place) {
             return Some(Err(error));
         }
@@ -416,7 +402,7 @@ impl EventSource for ArchiveReader {
     }
 
     fn head(&self, stream: Stream) -> Option<Head> {
-        self.streams.get(&stream_key(stream)).map(|places| places.head)
+        self.footer.streams.get(self.footer.find(stream)?).map(|(_, head)| *head)
     }
 
     fn findings(&self) -> Vec<Finding> {

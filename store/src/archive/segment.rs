@@ -26,10 +26,11 @@ impl Draft {
     /// Takes in an event. `rest` is its body without the runs of `split`; none if it lies in a block.
     pub(super) fn push(&mut self, stream: usize, view: &View<'_>, split: Split, rest: Rest<'_>) {
         let seq = view.seq().0;
-        let continues = |piece: &Piece| piece.stream == stream && piece.first + piece.count == seq;
+        let stream = u32::try_from(stream).unwrap_or(u32::MAX);
+        let continues = |piece: &Piece| piece.stream == stream && piece.end() == seq;
         if !self.pieces.last().is_some_and(continues) {
             let previous = view.previous();
-            self.pieces.push(Piece { stream, first: seq, count: 0, kinds: 0, previous, after: Digest([0; 32]) });
+            self.pieces.push(Piece { stream, count: 0, first: seq, kinds: 0, previous });
         }
         if let Some(piece) = self.pieces.last_mut() {
             piece.count += 1;
@@ -153,23 +154,24 @@ impl<'a> Stored<'a> {
         rows(&self.column(HEADERS)?, count)
     }
 
-    /// Builds the frames again and checks that each stream's hash chain leads to where the footer says.
+    /// Builds the frames again and checks that each stream's hash chain leads to where the footer says: each piece comes with
+    /// the digest behind it.
     pub(super) fn decode(
         &self,
-        pieces: &[Piece],
+        pieces: &[(Piece, Digest)],
         stream: impl Fn(usize) -> Option<Stream>,
         block: impl Fn(usize) -> Result<Vec<u8>, String>,
     ) -> Result<Segment, String> {
         let contradiction = || "its columns contradict one another".to_owned();
-        let count: u64 = pieces.iter().map(|piece| piece.count).sum();
+        let count: u64 = pieces.iter().map(|(piece, _)| u64::from(piece.count)).sum();
         let rows = usize::try_from(count).ok().and_then(|count| self.rows(count)).ok_or_else(contradiction)?;
         let mut columns = Columns::new(self).ok_or_else(contradiction)?;
         let (mut frames, mut ends) = (Vec::new(), Vec::with_capacity(rows.len()));
         let mut next = rows.iter();
-        for piece in pieces {
-            let stream = stream(piece.stream).ok_or_else(contradiction)?;
+        for (piece, after) in pieces {
+            let stream = stream(piece.stream as usize).ok_or_else(contradiction)?;
             let (mut previous, mut kinds) = (piece.previous, 0);
-            for seq in piece.first..piece.first + piece.count {
+            for seq in piece.first..piece.end() {
                 let row = next.next().ok_or_else(contradiction)?;
                 let start = frames.len();
                 // A writer begins a new segment then; so memory stays bounded whatever a file says.
@@ -191,7 +193,7 @@ impl<'a> Stored<'a> {
                 kinds |= kind_bit(row.kind);
                 ends.push(frames.len());
             }
-            if previous != piece.after || kinds != piece.kinds {
+            if previous != *after || kinds != piece.kinds {
                 return Err(format!("the events of {stream} in it are not those that its footer names"));
             }
         }

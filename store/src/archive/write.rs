@@ -58,7 +58,15 @@ pub fn write_archive(
         path: path.to_owned(),
         at: 0,
         hasher: blake3::Hasher::new(),
-        footer: Footer { run, events: 0, raw_bytes: 0, streams: Vec::new(), segments: Vec::new(), blocks: Vec::new() },
+        footer: Footer {
+            run,
+            events: 0,
+            raw_bytes: 0,
+            streams: Vec::new(),
+            segments: Vec::new(),
+            pieces: Vec::new(),
+            blocks: Vec::new(),
+        },
         draft: Draft::default(),
         blocks: BTreeMap::new(),
     };
@@ -193,8 +201,10 @@ impl Writer {
             offset: self.at,
             len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             crc: crc32fast::hash(&bytes),
-            pieces: draft.pieces,
+            first_piece: u32::try_from(self.footer.pieces.len()).unwrap_or(u32::MAX),
+            pieces: u32::try_from(draft.pieces.len()).unwrap_or(u32::MAX),
         };
+        self.footer.pieces.extend(draft.pieces);
         self.put(&bytes)?;
         self.footer.segments.push(entry);
         Ok(())

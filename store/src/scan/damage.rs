@@ -96,8 +96,7 @@ impl Scan {
 
     /// Events `from..to` of a stream are not where they should be: explained by a damaged place, or missing.
     pub(super) fn note_gap(&mut self, stream: Stream, from: u64, to: u64) {
-        let last = self.index.last(&stream_key(stream));
-        let last = last.map_or(Mark::default(), |entry| Mark { file: entry.place.file, offset: entry.place.offset });
+        let last = self.index.end(&stream_key(stream)).unwrap_or_default();
         let (mut named, mut rest): (Vec<Nameless>, Vec<Nameless>) =
             std::mem::take(&mut self.nameless).into_iter().partition(|place| claims(place, stream, from..to));
         let explained: BTreeSet<u64> = named.iter().filter_map(|place| Some(place.claim?.seq.0)).collect();

@@ -231,7 +231,7 @@ impl Scan {
         match self.digests(view, kind, head, journal) {
             Ok((body_len, digests)) => {
                 self.heads.insert(key, Head { count: seq.0 + 1, ..digests });
-                self.index.push(stream, Entry::new(view, kind, body_len, self.end.file, self.end.offset));
+                self.index.push(stream, &Entry::new(view, kind, body_len, self.end.file, self.end.offset));
                 self.events += 1;
             }
             Err(reason) => {

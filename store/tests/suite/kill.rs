@@ -9,9 +9,11 @@ use std::thread;
 
 use rao_store::{EventSource, Expected, Filter, Log, Seq, verify};
 
-use crate::common::{open, options, rollout, varied};
+use crate::common::{options, plain_options, rollout, varied};
 
 const CHILD: &str = "RAO_STORE_TEST_CHILD_DIR";
+/// Set for a process that leaves the ordered store behind.
+const PLAIN: &str = "RAO_STORE_TEST_CHILD_PLAIN";
 const ROUNDS: u64 = 8;
 const STREAMS: u32 = 3;
 
@@ -22,6 +24,7 @@ fn recording_process() {
     let mut options = options();
     options.rotate_bytes = 20_000;
     options.checkpoint_bytes = 7_000;
+    options.ordered_store = std::env::var_os(PLAIN).is_none();
     let log = Arc::new(Log::open(Path::new(&dir), options).unwrap().0);
     let threads: Vec<_> = (0..STREAMS)
         .map(|r| {
@@ -48,7 +51,11 @@ fn a_killed_process_loses_nothing_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let mut acknowledged: BTreeMap<u32, u64> = BTreeMap::new();
     for round in 0..ROUNDS {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        if round % 4 > 1 {
+            child.env(PLAIN, "1");
+        }
+        let mut child = child
             .args(["--exact", "kill::recording_process", "--nocapture", "--test-threads=1"])
             .env(CHILD, dir.path())
             .stdout(Stdio::piped())
@@ -70,7 +77,9 @@ fn a_killed_process_loses_nothing_acknowledged() {
         child.wait().unwrap();
         assert_eq!(acknowledged.len(), STREAMS as usize);
         assert!(!verify(dir.path()).unwrap().is_damaged());
-        let (log, report) = open(dir.path());
+        // So a killed writer of either kind is followed by one of either kind.
+        let with = if round % 2 == 0 { options() } else { plain_options() };
+        let (log, report) = Log::open(dir.path(), with).unwrap();
         assert!(!report.is_damaged() && report.set_aside.is_none(), "{report:?}");
         for (r, count) in &acknowledged {
             let stream = rollout(1, *r);

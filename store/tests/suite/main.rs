@@ -3,6 +3,7 @@
 
 mod append_and_read;
 mod archive;
+mod behind;
 mod common;
 mod crash;
 mod damage;
@@ -20,3 +21,4 @@ mod retry;
 mod seal;
 mod shared;
 mod shared_crash;
+mod shared_damage;

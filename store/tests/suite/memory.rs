@@ -1,4 +1,4 @@
-//! A scan of an archive holds a bounded part of it, whatever its size.
+//! A scan of an archive holds a bounded part of it, whatever its size; a log is open in a byte or so for each event.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
@@ -7,11 +7,13 @@ use std::process::Command;
 use rao_store::archive::{ArchiveReader, write_archive};
 use rao_store::event::{ContextExtended, Role};
 use rao_store::files::RealFiles;
-use rao_store::{EventSource, Expected, Filter, Log, NodePath, Seq, TokenId};
+use rao_store::{EventSource, Expected, Filter, Log, NodePath, Reader, Seq, TokenId};
 
 use crate::common::{note, plain_options, rollout, run};
 
 const CHILD: &str = "RAO_STORE_TEST_ARCHIVE";
+const READING: &str = "RAO_STORE_TEST_READING";
+const WRITING: &str = "RAO_STORE_TEST_WRITING";
 const MEGABYTES: usize = 160;
 
 /// Not a test of its own: the process whose memory is looked at. It reads every event of the archive.
@@ -30,6 +32,24 @@ fn scanning_process() {
     println!("scanned {events} {bytes} {}", peak_kib());
 }
 
+/// Not a test of its own: the process whose memory is looked at. It opens a log and reads it all.
+#[test]
+fn opening_process() {
+    let (reading, writing) = (std::env::var_os(READING), std::env::var_os(WRITING));
+    let source: Box<dyn EventSource> = match (reading, writing) {
+        (Some(dir), _) => Box::new(Reader::open(Path::new(&dir)).unwrap().0),
+        (None, Some(dir)) => Box::new(Log::open(Path::new(&dir), plain_options()).unwrap().0),
+        (None, None) => return,
+    };
+    let mut events = 0;
+    for run in source.runs() {
+        for stream in source.streams(run) {
+            events += source.frames(stream, Seq(0), &Filter::all()).map(Result::unwrap).count();
+        }
+    }
+    println!("scanned {events} {events} {}", peak_kib());
+}
+
 /// The most memory that this process had, in KiB.
 fn peak_kib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -39,9 +59,14 @@ fn peak_kib() -> usize {
 
 /// Frame bytes that a scan of an archive gave, and the peak of its memory.
 fn scan(path: &Path) -> (usize, usize) {
+    process("scanning_process", CHILD, path)
+}
+
+/// What a process of this file said of the path that it was given.
+fn process(test: &str, variable: &str, path: &Path) -> (usize, usize) {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "memory::scanning_process", "--nocapture", "--test-threads=1"])
-        .env(CHILD, path)
+        .args(["--exact", &format!("memory::{test}"), "--nocapture", "--test-threads=1"])
+        .env(variable, path)
         .output()
         .unwrap();
     let said = String::from_utf8(child.stdout).unwrap();
@@ -77,4 +102,27 @@ fn the_scan_of_an_archive_stays_below_64_mib() {
     assert!(bytes > MEGABYTES << 20, "{bytes} bytes");
     assert!(peak < 64 << 10, "{peak} KiB for {bytes} bytes of events");
     assert!(peak < at_rest + (32 << 10), "{peak} KiB, {at_rest} with nothing to read");
+}
+
+#[test]
+fn an_open_log_takes_a_byte_or_so_for_each_event() {
+    const ROUNDS: u32 = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let (small, large) = (dir.path().join("small"), dir.path().join("large"));
+    for (dir, rounds) in [(&small, 2), (&large, ROUNDS)] {
+        let (log, _) = Log::open(dir, plain_options()).unwrap();
+        for _ in 0..rounds {
+            // Rounds of 16 events of 64 rollouts.
+            let append = |r| log.submit(rollout(1, r), Expected::Any, (0..16).map(|i| note(format!("{i}"))).collect());
+            let tickets: Vec<_> = (0..64).map(append).collect();
+            tickets.into_iter().for_each(|ticket| assert!(ticket.wait().is_ok()));
+        }
+        log.close().unwrap();
+    }
+    for variable in [READING, WRITING] {
+        let (few, before) = process("opening_process", variable, &small);
+        let (events, after) = process("opening_process", variable, &large);
+        let more = (after.saturating_sub(before) << 10) as f64 / (events - few) as f64;
+        assert!(events == 64 * 16 * ROUNDS as usize && more < 4.0, "{more} bytes an event, {before} and {after} KiB");
+    }
 }
