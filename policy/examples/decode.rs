@@ -74,7 +74,7 @@ fn main() {
                     "threads": threads, "rows": rows, "shared": prompt, "tokens": count,
                     "per_second": count as f64 / seconds, "per_cpu_second": count as f64 / cpu,
                     "first_token_cold": cold, "first_token_warm": warm, "warm_by_cold": warm / cold,
-                    "peak_mib": peak_mib(),
+                    "cache_mib": policy.cache_use().most as f64 / f64::from(1 << 20), "peak_mib": peak_mib(),
                 })
             );
         });

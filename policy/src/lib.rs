@@ -42,7 +42,7 @@ pub use config::{Architecture, Config, Experts, RopeScaling};
 pub use decoder::{Decoder, TokenScores};
 pub use error::PolicyError;
 pub use footprint::Parameters;
-pub use local::{Limits, LocalPolicy};
+pub use local::{CacheUse, Limits, LocalPolicy};
 pub use lora::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, AdapterConfig, TARGETS, adapter_base};
 pub use mini::{MINI, mini, mini_chat};
 pub use packed::{Packed, PackedSequence};

@@ -3,27 +3,22 @@
 use crate::completion::{self, Growing, Stops};
 use crate::forward::{Network, Rows};
 use crate::gguf::Gguf;
-use crate::kv::{Cache, CachedAttend, Segment};
+use crate::kv::{Cache, CachedAttend, Segment, common};
 use crate::laid_out::LaidOut;
+use crate::ops::{BlockShape, TOKENS};
 use crate::parallel::awake;
-use crate::pool::{Pool, Shape};
+use crate::pool::Pool;
 use crate::sample::{Completion, Identity, Policy, Request};
 use crate::{Chat, Config, Decoder, PolicyError, ops, sampling, side_by_side};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// A shared beginning shorter than this is computed again instead of copied.
-const WORTH_SHARING: usize = 16;
-
-/// At most so many rows of a wave are compared with a new one for a shared beginning.
-const COMPARED: usize = 16;
+/// A row waits for another's pass for no fewer shared tokens than this; it rather computes them itself.
+const WORTH_WAITING: usize = 16;
 
 /// Tokens that rows are given between two looks at which of them have ended.
 const STRIDE: usize = 32;
-
-/// Room is made for at most so many tokens of a completion before its first; longer ones make more as they grow.
-const MOST_RESERVED: usize = 2048;
 
 /// Fewer rows than this are not worth a thread of their own.
 const ROWS_PER_THREAD: usize = 4;
@@ -38,7 +33,8 @@ const IN_CACHE: usize = 4 << 20;
 /// What the sampler may use. It changes speed, never results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that all key-value caches together may take; one row is always allowed what it needs.
+    /// Bytes that all key-value caches together may take, what several share counted once; one row is always allowed what it
+    /// needs.
     pub cache_bytes: usize,
     /// Tokens of contexts that one pass takes.
     pub prefill_tokens: usize,
@@ -48,6 +44,15 @@ impl Default for Limits {
     fn default() -> Self {
         Self { cache_bytes: 1 << 30, prefill_tokens: 2048 }
     }
+}
+
+/// Bytes of keys and values that a policy holds, what several rows share counted once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheUse {
+    /// Now.
+    pub held: usize,
+    /// At most so far.
+    pub most: usize,
 }
 
 /// A decoder with its tokenizer, as a [`Policy`].
@@ -62,7 +67,7 @@ pub struct LocalPolicy {
     limits: Limits,
     stops: Stops,
     pool: Pool,
-    shape: Shape,
+    shape: BlockShape,
     calls: u64,
 }
 
@@ -117,7 +122,7 @@ impl LocalPolicy {
         }
         let identity = Identity { name: name.to_owned(), weights: decoder.digest()?, version: decoder.version() };
         let (config, stops) = (decoder.config().clone(), Stops::default());
-        let shape = Shape { layers: config.layers, heads: decoder.network().heads() };
+        let shape = BlockShape { layers: config.layers, heads: decoder.network().heads() };
         let (pool, weights) = (Pool::new(limits.cache_bytes, shape), Weights::Given(Box::new(decoder)));
         Ok(Self { config, weights, chat, identity, limits, stops, pool, shape, calls: 0 })
     }
@@ -143,6 +148,12 @@ impl LocalPolicy {
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, pool: Pool::new(limits.cache_bytes, self.shape), ..self }
+    }
+
+    /// What its caches take.
+    pub fn cache_use(&self) -> CacheUse {
+        let (ledger, bytes) = (self.pool.ledger(), self.shape.bytes());
+        CacheUse { held: ledger.held() * bytes, most: ledger.most() * bytes }
     }
 
     /// Gives the decoder back; caches are dropped.
@@ -175,29 +186,34 @@ impl LocalPolicy {
         }
     }
 
-    /// Cuts a batch into parts that fit the cache bound, none holding a row twice.
-    fn parts<'a, 'b>(&self, batch: &'a [Request<'b>]) -> Vec<&'a [Request<'b>]> {
-        let mut parts = Vec::new();
-        let (mut start, mut bytes, mut rows) = (0, 0, BTreeSet::new());
-        for (at, request) in batch.iter().enumerate() {
-            let longest = (request.context.len() + request.sampler.max_tokens as usize)
-                .min(request.context.len().max(request.window as usize));
-            let needed = self.shape.bytes(longest);
-            if at > start && (bytes + needed > self.limits.cache_bytes || rows.contains(&request.row)) {
-                parts.push(&batch[start..at]);
-                (start, bytes) = (at, 0);
-                rows.clear();
+    /// Cuts a batch, in the order of contexts, into parts that fit the cache bound, none holding a row twice.
+    fn parts<'a, 'b>(&self, batch: &'a [Request<'b>]) -> Vec<Vec<(usize, &'a Request<'b>)>> {
+        let mut order: Vec<_> = batch.iter().enumerate().collect();
+        // Then a row shares more with the one before than with any other before it.
+        order.sort_by(|(_, a), (_, b)| a.context.cmp(b.context));
+        let (mut parts, mut blocks, mut rows) = (Vec::<Vec<_>>::new(), 0, BTreeSet::new());
+        for (at, request) in order {
+            let before = parts.last().and_then(|part| part.last()).map(|(_, request)| *request);
+            let own = blocks_of_its_own(request, before);
+            match parts.last_mut() {
+                Some(part) if blocks + own <= self.pool.blocks() && !rows.contains(&request.row) => {
+                    part.push((at, request));
+                    blocks += own;
+                }
+                _ => {
+                    parts.push(vec![(at, request)]);
+                    blocks = blocks_of_its_own(request, None);
+                    rows.clear();
+                }
             }
-            bytes += needed;
             rows.insert(request.row);
         }
-        parts.push(&batch[start..]);
         parts
     }
 
-    fn complete(&mut self, batch: &[Request<'_>]) -> Result<Vec<Completion>, PolicyError> {
-        let mut live: Vec<Live<'_>> = batch.iter().enumerate().map(|(at, r)| Live::new(at, r)).collect();
-        let mut done: Vec<Option<Completion>> = vec![None; batch.len()];
+    /// Completes the requests of a part; each completion goes to its place in `done`.
+    fn complete(&mut self, part: &[(usize, &Request<'_>)], done: &mut [Option<Completion>]) -> Result<(), PolicyError> {
+        let mut live: Vec<Live<'_>> = part.iter().map(|(at, request)| Live::new(*at, request)).collect();
         live.retain(|row| match row.growing.stop {
             Some(_) => {
                 done[row.at] = Growing::new(row.request).finish();
@@ -206,39 +222,38 @@ impl LocalPolicy {
             None => true,
         });
         self.prefill(&mut live)?;
-        let longest = |live: &Live<'_>| live.request.context.len() + live.growing.room();
-        self.pool.shrink(live.iter().map(|live| self.shape.bytes(longest(live))).sum());
-        live.iter_mut().for_each(|live| {
-            let tokens = live.request.context.len() + live.growing.room().min(MOST_RESERVED);
-            live.cache.reserve(tokens, self.shape.heads.dim);
-        });
+        // Rows that still share a last block part from it here, one after the other, so that none copies it for nothing.
+        live.iter_mut().for_each(|row| row.cache.make_room(1, self.shape, self.pool.ledger()));
         while !live.is_empty() {
             self.advance(&mut live)?;
             for row in live.extract_if(.., |row| row.growing.stop.is_some()) {
-                self.pool.put(row.request.row, row.cache);
+                self.pool.put(row.request.row, row.cache, self.calls);
                 done[row.at] = row.growing.finish();
             }
         }
-        Ok(done.into_iter().flatten().collect())
+        self.pool.shrink(0);
+        Ok(())
     }
 
     /// Brings the live rows' caches to their contexts, as far as is worth a pass of its own: what no other row waits for and fits
     /// one pass is left to the first step, which needs the weights anyway.
+    ///
+    /// From the first [`share`] on, of what neighbours have in common they hold the same, in the same blocks, but for what a
+    /// row computes itself instead of waiting: so no row comes to hold more blocks than [`blocks_of_its_own`] says.
     fn prefill(&mut self, live: &mut [Live<'_>]) -> Result<(), PolicyError> {
-        let dim = self.shape.heads.dim;
         for row in live.iter_mut() {
-            row.cache = self.pool.take(row.request.row).unwrap_or_else(|| self.fresh());
+            row.cache = self.pool.take(row.request.row).unwrap_or_default();
             // Never trust: the tokens decide what of a cache holds.
-            let common = row.cache.common(row.prompt());
-            row.cache.truncate(common);
-            row.cache.used = self.calls;
-            let least = common + WORTH_SHARING;
-            if row.prompt().len() >= least
-                && let Some(cache) = self.pool.prefix(row.prompt(), least, dim, self.calls)
-            {
+            row.cache.truncate(row.cache.common(row.prompt()));
+        }
+        for row in live.iter_mut() {
+            if let Some(cache) = self.pool.beginning(row.prompt(), row.cache.tokens().len()) {
                 row.cache = cache;
             }
+            row.cache.touch(self.calls);
         }
+        share(live);
+        self.pool.shrink(blocks_to_come(live));
         loop {
             let wave = wave(live);
             let missing = live.iter().filter(|row| row.missing() > 0).count();
@@ -247,18 +262,8 @@ impl LocalPolicy {
                 return Ok(());
             }
             self.fill(live, &wave)?;
-            for at in 0..live.len() {
-                let donors = wave.iter().map(|donor| &live[*donor].cache);
-                if let Some((cache, common)) = best(donors, &live[at]) {
-                    live[at].cache = cache.prefix(common, dim);
-                    live[at].cache.used = self.calls;
-                }
-            }
+            share(live);
         }
-    }
-
-    fn fresh(&self) -> Cache {
-        Cache::new(self.config.layers, self.config.kv_heads)
     }
 
     /// Runs the missing context tokens of the rows in `wave`, as many a pass as the limit allows.
@@ -268,7 +273,8 @@ impl LocalPolicy {
             let mut work = Vec::new();
             for (_, row) in live.iter_mut().enumerate().filter(|(at, _)| wave.contains(at)) {
                 let prompt = row.prompt();
-                let (from, to) = (row.cache.tokens.len(), prompt.len().min(row.cache.tokens.len() + budget));
+                let from = row.cache.tokens().len();
+                let to = prompt.len().min(from + budget);
                 if from < to {
                     budget -= to - from;
                     work.push((&mut row.cache, &prompt[from..to]));
@@ -292,7 +298,7 @@ impl LocalPolicy {
         let (mut segments, mut tokens) = (Vec::new(), Vec::new());
         for (cache, new) in work {
             rows.ids.extend(new.iter().map(|id| *id as usize));
-            rows.positions.extend((0..new.len()).map(|i| cache.tokens.len() + i));
+            rows.positions.extend((0..new.len()).map(|i| cache.tokens().len() + i));
             if want_logits {
                 rows.wanted.push(rows.ids.len() - 1);
             }
@@ -300,9 +306,10 @@ impl LocalPolicy {
             tokens.push(new);
         }
         let network = self.network()?;
-        let hidden = network.hidden(&rows, &mut CachedAttend { segments: &mut segments }, None)?;
+        let mut attend = CachedAttend::new(&mut segments, self.shape, self.pool.ledger());
+        let hidden = network.hidden(&rows, &mut attend, None)?;
         for (segment, new) in segments.iter_mut().zip(tokens) {
-            segment.cache.tokens.extend_from_slice(new);
+            segment.cache.extend(new);
         }
         if !want_logits {
             return Ok(());
@@ -394,49 +401,72 @@ impl<'a> Live<'a> {
         Self { at, request, cache: Cache::default(), growing: Growing::new(request) }
     }
 
-    /// The context without its last token: what can be cached before the first step.
     fn prompt(&self) -> &'a [u32] {
-        self.request.context.split_last().map_or(&[], |(_, prompt)| prompt)
+        prompt(self.request)
     }
 
     /// The tokens that its cache does not hold yet: at least one.
     fn pending(&self) -> &[u32] {
         match self.growing.tokens.last_chunk::<1>() {
             Some(last) => last,
-            None => self.request.context.get(self.cache.tokens.len()..).unwrap_or_default(),
+            None => self.request.context.get(self.cache.tokens().len()..).unwrap_or_default(),
         }
     }
 
     /// Context tokens that its cache does not hold yet, but for the last.
     fn missing(&self) -> usize {
-        self.prompt().len().saturating_sub(self.cache.tokens.len())
+        self.prompt().len().saturating_sub(self.cache.tokens().len())
     }
 }
 
-/// The cache that shares the longest beginning with the row's context, if it is worth copying.
-fn best<'a>(caches: impl Iterator<Item = &'a Cache>, row: &Live<'_>) -> Option<(&'a Cache, usize)> {
-    let (prompt, held) = (row.prompt(), row.cache.tokens.len());
-    if prompt.len() < held + WORTH_SHARING {
-        return None;
-    }
-    let common = caches.map(|cache| (cache, cache.common(prompt))).max_by_key(|(_, common)| *common)?;
-    (common.1 >= held + WORTH_SHARING).then_some(common)
+/// Blocks that a row comes to hold at most, those left out that it shares with the row before in the order of contexts.
+fn blocks_of_its_own(request: &Request<'_>, before: Option<&Request<'_>>) -> usize {
+    let longest = request.context.len() + Growing::new(request).room();
+    let shared = before.map_or(0, |before| common(prompt(before), prompt(request)));
+    // What it may compute itself instead of waiting for it.
+    BlockShape::blocks(longest) - shared.saturating_sub(WORTH_WAITING - 1) / TOKENS
 }
 
-/// Rows with missing context, leaving for later those that can copy much of it from one that comes now.
-fn wave(live: &[Live<'_>]) -> Vec<usize> {
-    let mut wave: Vec<usize> = Vec::new();
-    for (at, row) in live.iter().enumerate() {
-        let (prompt, held) = (row.prompt(), row.cache.tokens.len());
-        let shares = |other: &usize| {
-            let common = live[*other].prompt().iter().zip(prompt).take_while(|(a, b)| a == b).count();
-            common >= held + WORTH_SHARING
-        };
-        if held < prompt.len() && !wave.iter().rev().take(COMPARED).any(shares) {
-            wave.push(at);
+/// Blocks that the rows may come to need beyond those that they hold.
+fn blocks_to_come(live: &[Live<'_>]) -> usize {
+    let own = |(at, row): (usize, &Live<'_>)| {
+        let before = at.checked_sub(1).and_then(|before| live.get(before));
+        blocks_of_its_own(row.request, before.map(|row| row.request))
+    };
+    let held = live.iter().flat_map(|row| row.cache.blocks().iter().map(|block| Arc::as_ptr(block).addr()));
+    let held = held.collect::<BTreeSet<_>>().len();
+    // A last block that a row shares with the pool is copied.
+    (live.iter().enumerate().map(own).sum::<usize>() + live.len()).saturating_sub(held)
+}
+
+/// Lets neighbours in the order of contexts, and so all rows, share what any of them holds of what they have in common.
+fn share(live: &mut [Live<'_>]) {
+    for at in 1..live.len() {
+        if let Ok([before, row]) = live.get_disjoint_mut([at - 1, at]) {
+            row.cache.share(&before.cache, prompt(row.request));
         }
     }
-    wave
+    for at in (1..live.len()).rev() {
+        if let Ok([row, after]) = live.get_disjoint_mut([at - 1, at]) {
+            row.cache.share(&after.cache, prompt(row.request));
+        }
+    }
+}
+
+/// Rows, in the order of contexts, with missing context, leaving for later those that can take much of it from the row before.
+fn wave(live: &[Live<'_>]) -> Vec<usize> {
+    let waits = |at: usize, row: &Live<'_>| {
+        let before = at.checked_sub(1).and_then(|before| live.get(before));
+        let shared = before.map_or(0, |before| common(before.prompt(), row.prompt()));
+        shared >= row.cache.tokens().len() + WORTH_WAITING
+    };
+    let missing = live.iter().enumerate().filter(|(_, row)| row.missing() > 0);
+    missing.filter(|(at, row)| !waits(*at, row)).map(|(at, _)| at).collect()
+}
+
+/// The context without its last token: what can be cached before the first step.
+fn prompt<'a>(request: &Request<'a>) -> &'a [u32] {
+    request.context.split_last().map_or(&[], |(_, prompt)| prompt)
 }
 
 impl Policy for LocalPolicy {
@@ -450,12 +480,12 @@ impl Policy for LocalPolicy {
         self.lay_out()?;
         // On a thread of the pool from the start: to hand over every product from outside would cost more than the product.
         rayon::scope(|_| {
-            let mut all = Vec::with_capacity(batch.len());
+            let mut done = vec![None; batch.len()];
             for part in self.parts(batch) {
                 self.calls += 1;
-                all.extend(self.complete(part)?);
+                self.complete(&part, &mut done)?;
             }
-            Ok(all)
+            Ok(done.into_iter().flatten().collect())
         })
     }
 

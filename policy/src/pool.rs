@@ -2,36 +2,38 @@
 //! (the system prompt, the task, what a parent saw) the next nodes share.
 
 use crate::kv::Cache;
+use crate::ops::{BlockShape, Ledger};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// At most so many caches of ended nodes are looked through.
 const RETIRED: usize = 64;
 
-/// Caches with a bound on their bytes. Which of them are held changes speed, never results.
+/// Caches with a bound on their bytes, in which a block counts once however many caches hold it. Which of them are held changes
+/// speed, never results.
 pub(crate) struct Pool {
     bound: usize,
-    shape: Shape,
+    shape: BlockShape,
+    /// Counts the blocks of the pool's caches and of those that were taken from it.
+    ledger: Arc<Ledger>,
     rows: BTreeMap<u64, Cache>,
     retired: Vec<Cache>,
 }
 
-/// What decides how large a cache is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) layers: usize,
-    pub(crate) heads: crate::ops::Heads,
-}
-
-impl Shape {
-    /// Bytes that the cache of so many tokens takes.
-    pub(crate) fn bytes(&self, tokens: usize) -> usize {
-        Cache::bytes(tokens, self.layers, self.heads)
-    }
-}
-
 impl Pool {
-    pub(crate) fn new(bound: usize, shape: Shape) -> Self {
-        Self { bound, shape, rows: BTreeMap::new(), retired: Vec::new() }
+    /// A pool of at most `bound` bytes.
+    pub(crate) fn new(bound: usize, shape: BlockShape) -> Self {
+        Self { bound, shape, ledger: Arc::default(), rows: BTreeMap::new(), retired: Vec::new() }
+    }
+
+    /// What counts its blocks.
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// Blocks that the bound allows.
+    pub(crate) fn blocks(&self) -> usize {
+        self.bound / self.shape.bytes()
     }
 
     /// The row's cache, which is the caller's until it is put back.
@@ -39,66 +41,61 @@ impl Pool {
         self.rows.remove(&row)
     }
 
-    pub(crate) fn put(&mut self, row: u64, cache: Cache) {
+    /// Keeps the row's cache, which has served in call `now`.
+    pub(crate) fn put(&mut self, row: u64, cache: Cache, now: u64) {
+        cache.touch(now);
         self.rows.insert(row, cache);
     }
 
     /// The row goes on no more; what it holds can serve others.
     pub(crate) fn retire(&mut self, row: u64) {
         let Some(cache) = self.rows.remove(&row) else { return };
-        let covered = |held: &Cache| held.common(&cache.tokens) == cache.tokens.len();
+        let covered = |held: &Cache| held.common(cache.tokens()) == cache.tokens().len();
         if self.retired.iter().any(covered) {
             return;
         }
-        self.retired.retain(|held| held.common(&cache.tokens) < held.tokens.len());
+        self.retired.retain(|held| held.common(cache.tokens()) < held.tokens().len());
         self.retired.push(cache);
         if self.retired.len() > RETIRED {
-            self.drop_oldest_retired();
+            let oldest = self.retired.iter().enumerate().min_by_key(|(at, cache)| (cache.used(), *at));
+            if let Some(at) = oldest.map(|(at, _)| at) {
+                self.retired.remove(at);
+            }
         }
         self.shrink(0);
     }
 
-    fn drop_oldest_retired(&mut self) {
-        let oldest = self.retired.iter().enumerate().min_by_key(|(at, cache)| (cache.used, *at)).map(|(at, _)| at);
-        if let Some(at) = oldest {
-            self.retired.remove(at);
-        }
-    }
-
-    /// The first tokens of the cache that shares the longest beginning with `context`, if that is at least `least` tokens.
-    pub(crate) fn prefix(&mut self, context: &[u32], least: usize, dim: usize, now: u64) -> Option<Cache> {
-        let all = self.rows.values_mut().chain(&mut self.retired);
-        let (common, best) = all.map(|cache| (cache.common(context), cache)).max_by_key(|(common, _)| *common)?;
-        if common < least {
-            return None;
-        }
-        best.used = now;
-        let mut copy = best.prefix(common, dim);
-        copy.used = now;
-        Some(copy)
-    }
-
-    fn bytes(&self) -> usize {
+    /// The tokens of `context` that some cache begins with, in that cache's blocks, if they are more than `held`.
+    pub(crate) fn beginning(&self, context: &[u32], held: usize) -> Option<Cache> {
         let all = self.rows.values().chain(&self.retired);
-        all.map(|cache| self.shape.bytes(cache.tokens.len())).sum()
+        let (common, best) = all.map(|cache| (cache.common(context), cache)).max_by_key(|(common, _)| *common)?;
+        (common > held).then(|| best.fork(common))
     }
 
-    /// Drops the caches that have gone unused the longest until the rest and `needed` more bytes fit.
-    pub(crate) fn shrink(&mut self, needed: usize) {
-        let mut held = self.bytes();
-        while held + needed > self.bound {
-            let row = self.rows.iter().map(|(row, cache)| (cache.used, 1, *row)).min();
-            let retired = self.retired.iter().enumerate().map(|(at, cache)| (cache.used, 0, at as u64)).min();
-            let dropped = match (row, retired) {
-                (row, Some((used, ..))) if row.is_none_or(|row| used <= row.0) => {
-                    let at = self.retired.iter().position(|cache| cache.used == used);
-                    at.map(|at| self.retired.remove(at))
+    /// Drops the blocks that have gone unused the longest, from the ends of the caches, until the rest and `more` blocks fit.
+    pub(crate) fn shrink(&mut self, more: usize) {
+        while self.ledger.held() + more > self.blocks() {
+            let row = self.rows.iter().map(|(row, cache)| (cache.used(), *row)).min();
+            let retired = self.retired.iter().enumerate().map(|(at, cache)| (cache.used(), at)).min();
+            match (row, retired) {
+                (row, Some((used, at))) if row.is_none_or(|(other, _)| used <= other) => {
+                    self.retired[at].forget_block();
+                    if self.retired[at].tokens().is_empty() {
+                        self.retired.remove(at);
+                    }
                 }
-                (Some((.., row)), _) => self.rows.remove(&row),
-                _ => None,
-            };
-            let Some(cache) = dropped else { return };
-            held -= self.shape.bytes(cache.tokens.len());
+                (Some((_, row)), _) => {
+                    let Some(cache) = self.rows.get_mut(&row) else { return };
+                    cache.forget_block();
+                    if cache.tokens().is_empty() {
+                        self.rows.remove(&row);
+                    }
+                }
+                _ => return,
+            }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,6 @@
 
 use crate::completion::{self, Growing, Stops};
 use crate::gguf::Gguf;
-use crate::pool::Shape;
 use crate::sample::{Completion, Identity, Policy, Request};
 use crate::{Architecture, Chat, Limits, PolicyError, RopeScaling, sampling};
 use candle_core::{Device, Tensor};
@@ -38,7 +37,8 @@ pub struct QuantizedPolicy {
     stops: Stops,
     vocab_size: usize,
     positions: usize,
-    shape: Shape,
+    /// Bytes of one token's keys and values.
+    token_bytes: usize,
     bound: usize,
     rows: BTreeMap<u64, Row>,
     calls: u64,
@@ -99,7 +99,7 @@ impl QuantizedPolicy {
             stops: Stops::default(),
             vocab_size: config.vocab_size,
             positions,
-            shape: Shape { layers: config.layers, heads },
+            token_bytes: 2 * config.layers * heads.kv_width() * size_of::<f32>(),
             bound: limits.cache_bytes,
             rows: BTreeMap::new(),
             calls: 0,
@@ -159,12 +159,12 @@ impl QuantizedPolicy {
 
     /// Drops the rows that have gone unused the longest until the others' caches fit.
     fn shrink(&mut self) {
-        let mut held: usize = self.rows.values().map(|row| self.shape.bytes(row.tokens.len())).sum();
+        let mut held: usize = self.rows.values().map(|row| self.token_bytes * row.tokens.len()).sum();
         while held > self.bound {
             let Some(oldest) = self.rows.iter().min_by_key(|(at, row)| (row.used, **at)).map(|(at, _)| *at) else {
                 return;
             };
-            held -= self.rows.remove(&oldest).map_or(0, |row| self.shape.bytes(row.tokens.len()));
+            held -= self.rows.remove(&oldest).map_or(0, |row| self.token_bytes * row.tokens.len());
         }
     }
 }

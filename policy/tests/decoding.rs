@@ -26,10 +26,14 @@ fn policy(limits: Limits) -> LocalPolicy {
     LocalPolicy::new("test", decoder().snapshot().unwrap(), Chat::bytes().unwrap(), limits).unwrap()
 }
 
-/// Contexts of a tree: all begin alike, siblings share more.
+/// Tokens of a cache's block, and bytes of one of this model.
+const BLOCK: usize = 32;
+const BLOCK_BYTES: usize = 2 * 2 * BLOCK * (20 + 32) * size_of::<f32>();
+
+/// Contexts of a tree: all begin alike, siblings share more; more and less than whole blocks.
 fn context(job: usize) -> Vec<u32> {
-    let mut context = ids(1000, 30, VOCABULARY);
-    context.extend(ids(2000 + job as u64 / 3, 10 + 7 * (job / 3), VOCABULARY));
+    let mut context = ids(1000, 70, VOCABULARY);
+    context.extend(ids(2000 + job as u64 / 3, 10 + 17 * (job / 3), VOCABULARY));
     context.extend(ids(job as u64, 1 + 5 * (job % 3), VOCABULARY));
     context
 }
@@ -89,7 +93,7 @@ proptest! {
     #[test]
     fn completions_depend_on_their_requests_alone(
         acts in acts(),
-        cache_bytes in prop_oneof![Just(0usize), Just(60_000), Just(400_000), Just(1 << 30)],
+        cache_bytes in prop_oneof![Just(0usize), (1usize..30).prop_map(|blocks| blocks * BLOCK_BYTES), Just(1 << 30)],
         prefill_tokens in prop_oneof![Just(1usize), Just(13), Just(2048)],
         threads in 1usize..4,
         shift in 0u64..3,
@@ -108,6 +112,11 @@ proptest! {
                     }
                 }
             }
+            // Never more than is allowed, but for what one row needs.
+            let longest = (0..JOBS).map(|job| context(job).len() + sampler(job).max_tokens as usize).max();
+            let one_row = longest.unwrap_or(0).div_ceil(BLOCK) * BLOCK_BYTES;
+            prop_assert!(policy.cache_use().most <= cache_bytes.max(one_row), "{:?}", policy.cache_use());
+            prop_assert!(policy.cache_use().held <= cache_bytes, "{:?}", policy.cache_use());
         }
     }
 }
@@ -139,6 +148,54 @@ fn log_probabilities_are_the_trainers() {
         let scored: Vec<f32> = decoder().token_logprobs(&batch).unwrap().to_vec1().unwrap();
         assert_eq!(scored[context.len() - 1..], got.logprobs, "job {job}");
     }
+}
+
+/// Requests of rows that share `shared` tokens, then have five of their own.
+fn many(policy: &mut LocalPolicy, rows: usize, shared: usize, max_tokens: u32) -> Vec<Completion> {
+    let beginning = ids(7, shared, VOCABULARY);
+    let contexts: Vec<Vec<u32>> =
+        (0..rows).map(|row| [beginning.clone(), ids(100 + row as u64, 5, VOCABULARY)].concat()).collect();
+    let requests: Vec<Request<'_>> = contexts
+        .iter()
+        .enumerate()
+        .map(|(row, context)| Request {
+            row: row as u64,
+            context,
+            sampler: Sampler::whole(1.0, max_tokens),
+            window: 1000,
+            key: SampleKey([row as u8; 32]),
+        })
+        .collect();
+    policy.sample(&requests).unwrap()
+}
+
+/// Rows with a long common beginning take the memory of one beginning and of their own tokens, and fit a bound of that size
+/// together; with less they take turns, to the same bits.
+#[test]
+fn rows_share_the_memory_of_their_beginning() {
+    const SHARED: usize = 10 * BLOCK + 3;
+    let shared = SHARED.div_ceil(BLOCK);
+    let mut roomy = policy(Limits::default());
+    let whole = many(&mut roomy, 32, SHARED, 20);
+    // Each has a copy of the last shared block, in which its own tokens fit.
+    assert_eq!(roomy.cache_use().held, (shared - 1 + 32) * BLOCK_BYTES);
+    assert!(roomy.cache_use().most <= (shared + 32) * BLOCK_BYTES);
+    // The next call, in which each goes on from what it has, copies nothing.
+    let again = many(&mut roomy, 32, SHARED, 20);
+    assert_eq!(roomy.cache_use().held, (shared - 1 + 32) * BLOCK_BYTES);
+    assert!(whole.iter().zip(&again).all(|(a, b)| same(a, b)));
+    for blocks in [shared, shared + 7, shared + 31, 2 * shared + 32] {
+        let cache_bytes = blocks * BLOCK_BYTES;
+        let mut tight = policy(Limits { cache_bytes, ..Limits::default() });
+        let got = many(&mut tight, 32, SHARED, 20);
+        assert!(whole.iter().zip(&got).all(|(a, b)| same(a, b)), "{blocks} blocks");
+        assert!(tight.cache_use().most <= cache_bytes, "{blocks} blocks: {:?}", tight.cache_use());
+    }
+    // Where they fit together, they run together: all are still there at the end.
+    let cache_bytes = (shared + 64) * BLOCK_BYTES;
+    let mut together = policy(Limits { cache_bytes, ..Limits::default() });
+    many(&mut together, 32, SHARED, 20);
+    assert_eq!(together.cache_use().held, (shared - 1 + 32) * BLOCK_BYTES);
 }
 
 #[test]

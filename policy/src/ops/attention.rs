@@ -26,7 +26,7 @@ impl Heads {
     }
 
     /// Width of a row of queries.
-    fn q_width(self) -> usize {
+    pub(crate) fn q_width(self) -> usize {
         self.heads * self.dim
     }
 

@@ -5,10 +5,12 @@
 //! computed in one order whatever the batch and the number of threads, so results never depend on the neighbours.
 
 mod attention;
+mod block;
 mod embedding;
 mod experts;
 mod linear;
 mod math;
+mod paged;
 mod product;
 mod rms_norm;
 mod rope;
@@ -17,15 +19,16 @@ mod tiles;
 mod token_logprob;
 
 pub(crate) use attention::{Heads, path_attention, path_attention_gradients};
+pub(crate) use block::{Block, BlockShape, Ledger, TOKENS};
 pub(crate) use embedding::{gather_gradient, gather_rows};
 pub(crate) use experts::{Routes, Visit};
 pub(crate) use linear::{Matrix, linear, linear_add, linear_input_gradient, linear_weight_gradient, products};
 pub(crate) use math::{exp, simd, softmax_parts};
+pub(crate) use paged::{PagedTile, Reader, Span, per_tile};
 pub(crate) use product::Panels;
 pub(crate) use rms_norm::{rms_norm, rms_norm_gradients};
 pub(crate) use rope::{Rope, RopeTable};
 pub(crate) use swiglu::{swiglu, swiglu_gradients};
-pub(crate) use tiles::{KeyValues, attend_rows};
 pub(crate) use token_logprob::{token_logprob, token_logprob_gradients};
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};

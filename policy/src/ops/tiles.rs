@@ -5,7 +5,11 @@
 //! positions. Several queries run side by side for speed, each with its own chains, so a query's result has the same bits in
 //! any company.
 
-use super::math::{LANES, dispatch, dot, exp, max, sum_lanes};
+mod loops;
+
+use super::math::{LANES, dispatch, dot};
+use loops::{InOrder, sixteen};
+pub(super) use loops::{Interleaved, Tiles, add_weighted, exponentials, interleave, products, write_scaled};
 use pulp::{Simd, WithSimd};
 
 /// Rows in blocks of 16, each block transposed: `[block][dim][16 rows]`. Products with a vector run along the rows.
@@ -55,7 +59,8 @@ impl Pieces {
     }
 }
 
-/// The keys and values of one head, in the order of positions: what a cache holds, and what training packs afresh.
+/// The keys and values of one head, in the order of positions, as training packs them. (A cache holds them in
+/// [`super::Block`]s, laid out alike.)
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyValues {
     keys: Transposed,
@@ -71,67 +76,24 @@ impl KeyValues {
         self.len += 1;
     }
 
-    /// The first `len` positions of another head.
-    pub(crate) fn prefix(&self, len: usize, dim: usize) -> Self {
-        let blocks = len.div_ceil(LANES);
-        Self {
-            keys: Transposed(self.keys.0[..blocks * dim * LANES].to_vec()),
-            values: Pieces(self.values.0[..blocks * dim.div_ceil(LANES) * LANES * LANES].to_vec()),
-            len,
-        }
-    }
-
-    /// Makes room for that many positions in all, so that no growth copies what is held.
-    pub(crate) fn reserve(&mut self, positions: usize, dim: usize) {
-        let blocks = positions.div_ceil(LANES);
-        let room = |held: &mut Vec<f32>, wanted: usize| held.reserve_exact(wanted.saturating_sub(held.len()));
-        room(&mut self.keys.0, blocks * dim * LANES);
-        room(&mut self.values.0, blocks * dim.div_ceil(LANES) * LANES * LANES);
-    }
-
     /// Forgets all positions from `len` on.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
+}
 
-    /// Bytes that `positions` positions take.
-    pub(crate) fn bytes(positions: usize, dim: usize) -> usize {
-        positions.div_ceil(LANES) * LANES * (dim + dim.next_multiple_of(LANES)) * size_of::<f32>()
+impl Transposed {
+    #[inline(always)]
+    fn tiles(&self, dim: usize) -> InOrder<'_> {
+        InOrder(&self.0, dim * LANES)
     }
 }
 
-/// Products of `R` vectors, given as `[dim][R]`, with the rows of the first `blocks` blocks: `out` `[R][stride]`.
-#[inline(always)]
-fn products<S: Simd, const R: usize>(
-    simd: S,
-    vectors: &[f32],
-    matrix: &Transposed,
-    blocks: usize,
-    out: &mut [f32],
-    stride: usize,
-) {
-    let dim = vectors.len() / R;
-    let (vectors, _) = vectors.as_chunks::<R>();
-    for (block, rows) in matrix.0.chunks_exact(dim * LANES).take(blocks).enumerate() {
-        let mut sums = [simd.splat_f32s(0.0); R];
-        for (x, row) in vectors.iter().zip(S::as_simd_f32s(rows).0) {
-            for r in 0..R {
-                sums[r] = simd.mul_add_f32s(simd.splat_f32s(x[r]), *row, sums[r]);
-            }
-        }
-        for (r, sums) in sums.iter().enumerate() {
-            S::as_mut_simd_f32s(&mut out[r * stride + block * LANES..][..LANES]).0[0] = *sums;
-        }
+impl Pieces {
+    #[inline(always)]
+    fn tiles(&self, dim: usize) -> InOrder<'_> {
+        InOrder(&self.0, dim.next_multiple_of(LANES) * LANES)
     }
-}
-
-/// Sixteen weights of each of `R` rows.
-#[inline(always)]
-fn sixteen<const R: usize>(weights: &[f32], stride: usize, block: usize) -> [&[f32]; R] {
-    std::array::from_fn(
-        #[inline(always)]
-        |r| &weights[r * stride + block * LANES..][..LANES],
-    )
 }
 
 /// Weighted sums of the rows of `matrix`: `R` of them, the r-th over rows `0..lens[r]` with weights `weights[r]`, each in the
@@ -146,33 +108,14 @@ fn weighted_sums<S: Simd, const R: usize>(
     matrix: &Pieces,
     scales: &[f32; R],
     dim: usize,
+    sums: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    let (pieces, common) = (dim.div_ceil(LANES), lens.iter().copied().min().unwrap_or(0));
-    for piece in 0..pieces {
-        let mut sums = [simd.splat_f32s(0.0); R];
-        for block in 0..common.div_ceil(LANES) {
-            let rows = &matrix.0[(block * pieces + piece) * LANES * LANES..][..LANES * LANES];
-            let of = sixteen::<R>(weights, stride, block);
-            for (j, row) in S::as_simd_f32s(rows).0.iter().take(common - block * LANES).enumerate() {
-                for r in 0..R {
-                    sums[r] = simd.mul_add_f32s(simd.splat_f32s(of[r][j]), *row, sums[r]);
-                }
-            }
-        }
-        for r in 0..R {
-            for j in common..lens[r] {
-                let at = ((j / LANES * pieces + piece) * LANES + j % LANES) * LANES;
-                let row = S::as_simd_f32s(&matrix.0[at..][..LANES]).0[0];
-                sums[r] = simd.mul_add_f32s(simd.splat_f32s(weights[r * stride + j]), row, sums[r]);
-            }
-            let scaled = [simd.mul_f32s(sums[r], simd.splat_f32s(scales[r]))];
-            let numbers: &[f32] = pulp::bytemuck::cast_slice(&scaled);
-            for (out, x) in out[r * dim..][..dim][piece * LANES..].iter_mut().zip(numbers) {
-                *out = *x;
-            }
-        }
-    }
+    let width = dim.next_multiple_of(LANES);
+    sums.clear();
+    sums.resize(R * width, 0.0);
+    add_weighted::<S, R>(simd, weights, stride, lens, matrix.tiles(dim), 0..stride / LANES, sums, width);
+    write_scaled(sums, width, scales, out, dim);
 }
 
 /// Adds `weights[r][j] * vectors[r]` to row `j` of `matrix` for every r, in the order of r; `vectors` is `[R][pieces * 16]`.
@@ -199,35 +142,6 @@ fn add_outer<S: Simd, const R: usize>(simd: S, weights: &[f32], stride: usize, v
     }
 }
 
-/// Turns the first `len` scores of a row into exponentials and the rest into zeros; returns the sum.
-#[inline(always)]
-fn exponentials(row: &mut [f32], len: usize) -> f32 {
-    let largest = max(&row[..len]);
-    let mut lanes = [0.0f32; LANES];
-    let (blocks, _) = row.as_chunks_mut::<LANES>();
-    for (block, scores) in blocks.iter_mut().enumerate() {
-        let live = len.saturating_sub(block * LANES);
-        for (i, (score, lane)) in scores.iter_mut().zip(&mut lanes).enumerate() {
-            let e = exp(*score - largest);
-            *score = if i < live { e } else { 0.0 };
-            *lane += *score;
-        }
-    }
-    sum_lanes(lanes)
-}
-
-/// Copies `R` vectors of `dim` numbers to `[dim][R]`, times `scale`.
-#[inline(always)]
-fn interleave<const R: usize>(vectors: &[f32], dim: usize, scale: f32, out: &mut Vec<f32>) {
-    out.clear();
-    out.resize(R * dim, 0.0);
-    for (r, vector) in vectors.chunks_exact(dim).enumerate().take(R) {
-        for (slot, x) in out[r..].iter_mut().step_by(R).zip(vector) {
-            *slot = x * scale;
-        }
-    }
-}
-
 /// Copies `R` vectors, times `scale`, each padded with zeros to whole pieces.
 #[inline(always)]
 fn pad<const R: usize>(vectors: &[f32], dim: usize, scale: f32, out: &mut Vec<f32>) {
@@ -246,6 +160,7 @@ struct Scratch {
     weights: Vec<f32>,
     gradients: Vec<f32>,
     padded: Vec<f32>,
+    sums: Vec<f32>,
 }
 
 /// `R` queries of width `dim`, the r-th over the first `lens[r]` keys.
@@ -267,9 +182,11 @@ impl<const R: usize> Tile<'_, R> {
     #[inline(always)]
     fn weights<S: Simd>(&self, simd: S, kv: &KeyValues, scratch: &mut Scratch) -> [f32; R] {
         let stride = self.stride();
-        interleave::<R>(self.q, self.dim, self.scale, &mut scratch.vectors);
+        interleave(self.q, R, self.dim, self.scale, &mut scratch.vectors);
         scratch.weights.resize(R * stride, 0.0);
-        products::<S, R>(simd, &scratch.vectors, &kv.keys, stride / LANES, &mut scratch.weights, stride);
+        let vectors = Interleaved { numbers: &scratch.vectors, all: R, first: 0 };
+        let keys = kv.keys.tiles(self.dim);
+        products::<S, R>(simd, vectors, keys, 0..stride / LANES, &mut scratch.weights, stride);
         let mut sums = [0.0; R];
         for (r, sum) in sums.iter_mut().enumerate() {
             *sum = exponentials(&mut scratch.weights[r * stride..][..stride], self.lens[r]);
@@ -295,8 +212,8 @@ impl<const R: usize> WithSimd for Forward<'_, R> {
             #[inline(always)]
             |sum| 1.0 / sum,
         );
-        let stride = tile.stride();
-        weighted_sums::<S, R>(simd, &scratch.weights, stride, tile.lens, &kv.values, &inverses, tile.dim, out);
+        let (stride, Scratch { weights, sums, .. }) = (tile.stride(), scratch);
+        weighted_sums::<S, R>(simd, weights, stride, tile.lens, &kv.values, &inverses, tile.dim, sums, out);
     }
 }
 
@@ -332,7 +249,7 @@ macro_rules! for_tiles {
 }
 
 /// Attention of queries `q` `[lens.len(), dim]`, the r-th over the first `lens[r]` positions of `kv`, into `out` of the same
-/// shape. Both training and decoding come here. `lens` are at least 1 and at most the positions held.
+/// shape. `lens` are at least 1 and at most the positions held.
 pub(crate) fn attend_rows(kv: &KeyValues, dim: usize, scale: f32, q: &[f32], lens: &[usize], out: &mut [f32]) {
     let mut scratch = Scratch::default();
     for_tiles!(lens.len(), |first, R| {
@@ -369,9 +286,11 @@ impl<const R: usize> WithSimd for BackwardTile<'_, R> {
         let Self { tile, grad, dq, sums: b, scratch } = self;
         let (dim, scale, stride) = (tile.dim, tile.scale, tile.stride());
         let totals = tile.weights(simd, &b.kv, scratch);
-        interleave::<R>(grad, dim, 1.0, &mut scratch.vectors);
+        interleave(grad, R, dim, 1.0, &mut scratch.vectors);
         scratch.gradients.resize(R * stride, 0.0);
-        products::<S, R>(simd, &scratch.vectors, &b.values, stride / LANES, &mut scratch.gradients, stride);
+        let vectors = Interleaved { numbers: &scratch.vectors, all: R, first: 0 };
+        let values = b.values.tiles(dim);
+        products::<S, R>(simd, vectors, values, 0..stride / LANES, &mut scratch.gradients, stride);
         for (r, total) in totals.iter().enumerate() {
             let p = &mut scratch.weights[r * stride..][..stride];
             let ds = &mut scratch.gradients[r * stride..][..stride];
@@ -384,7 +303,8 @@ impl<const R: usize> WithSimd for BackwardTile<'_, R> {
                 *ds = *p * (*ds - mean);
             }
         }
-        weighted_sums::<S, R>(simd, &scratch.gradients, stride, tile.lens, &b.keys, &[scale; R], dim, dq);
+        let Scratch { gradients, sums, .. } = scratch;
+        weighted_sums::<S, R>(simd, gradients, stride, tile.lens, &b.keys, &[scale; R], dim, sums, dq);
         pad::<R>(tile.q, dim, scale, &mut scratch.padded);
         add_outer::<S, R>(simd, &scratch.gradients, stride, &scratch.padded, &mut b.dkeys);
         pad::<R>(grad, dim, 1.0, &mut scratch.padded);
