@@ -67,9 +67,9 @@ fn every_epoch_visits_each_trajectory_once_in_an_order_of_its_own() {
     assert!(!entries.len().is_multiple_of(batch) && entries.len() > 2 * batch, "{} trajectories", entries.len());
     let mut wanted = Vec::new();
     for epoch in 0..3 {
-        for places in order(7, epoch, entries.len()).chunks(batch) {
+        for places in order(7, epoch, u32::try_from(entries.len()).unwrap()).chunks(batch) {
             let lines = places.iter().map(|place| {
-                let entry = &entries[*place];
+                let entry = &entries[*place as usize];
                 format!("{}/{} {} {}\n", entry.run, entry.rollout.0, entry.node, entry.tokens)
             });
             wanted.push((places.len() as u64, Digest::of(lines.collect::<String>().as_bytes())));
