@@ -95,9 +95,13 @@ impl Reader {
         let (listed, dropped) = lists.unwrap_or_default();
         let journal = Journal::new(Arc::clone(files), dir);
         let scan = pass(&journal, dir, manifest)?;
-        let notes: Vec<Finding> = note.into_iter().collect();
+        let mut notes: Vec<Finding> = note.into_iter().collect();
         let in_journal = |run| scan.heads.keys().filter_map(|key| stream_of_key(key)).any(|stream| stream.run() == run);
         let sealed = Sealed::load(files, dir, (&listed, &dropped), in_journal)?;
+        // A writer makes the journal before it has a manifest to write: where both are empty it came no further.
+        if sealed.entries.is_empty() && scan.is_untouched() && Manifest::read(files.as_ref(), dir)?.is_none() {
+            notes.clear();
+        }
         let mut reader = Reader { dir: dir.to_owned(), journal, scan, sealed, notes, sharing: Default::default() };
         reader.check_sharing(reader.scan.computed)?;
         let findings = reader.findings();

@@ -75,6 +75,11 @@ impl Scan {
         Scan { manifest, gone, ..Scan::default() }
     }
 
+    /// Whether nothing was ever written.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.events == 0 && self.end == Mark::default() && self.findings.is_empty() && self.torn.is_none()
+    }
+
     /// The journal as it is, in a quick pass if nothing speaks against one.
     ///
     /// A quick pass checks every frame's checksum and number, but takes the digests of what lies before the manifest's

@@ -491,3 +491,25 @@ fn a_quick_opening_does_not_believe_counts_that_are_not_the_journals() {
         assert!(matches!(error, LogError::DamagedStream { .. }), "{error}");
     }
 }
+
+#[test]
+fn a_log_whose_making_was_cut_off_is_empty_and_not_damaged() {
+    for has_file in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("journal")).unwrap();
+        fs::write(dir.path().join("LOCK"), "").unwrap();
+        if has_file {
+            fs::write(journal(dir.path()), "").unwrap();
+        }
+        let (reader, report) = Reader::open(dir.path()).unwrap();
+        assert_eq!((reader.runs(), report.findings), (Vec::new(), Vec::new()));
+        assert_eq!(verify(dir.path()).unwrap().findings, Vec::new());
+        // A manifest that is there and cannot be read is damage all the same, and so is one that misses from a log with events.
+        fs::write(dir.path().join("MANIFEST"), "torn").unwrap();
+        assert_eq!(verify(dir.path()).unwrap().findings.len(), 1);
+        fs::remove_file(dir.path().join("MANIFEST")).unwrap();
+        recorded(dir.path());
+        fs::remove_file(dir.path().join("MANIFEST")).unwrap();
+        assert_eq!(verify(dir.path()).unwrap().findings.len(), 1);
+    }
+}
