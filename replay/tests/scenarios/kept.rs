@@ -72,8 +72,8 @@ fn what_is_kept_can_be_lost_damaged_or_wrong_and_decides_nothing() {
 
     for cut in [0, 31, 40, good.len() - 1] {
         std::fs::write(file, &good[..cut]).unwrap();
-        assert_eq!(replay(), 0, "cut to {cut} bytes");
-        assert_eq!(std::fs::read(file).unwrap().len(), good.len(), "it is kept anew");
+        // A session is not written down in the same bytes each time; what counts is that it can be taken up.
+        assert_eq!((replay(), replay()), (0, 1), "cut to {cut} bytes, then kept anew");
     }
     // Whole bytes that are no session.
     let with_digest = |snapshot: &[u8]| [&Digest::of(snapshot).0[..], snapshot].concat();
