@@ -73,7 +73,7 @@ def train(work, threads=1):
     step = ours[-1]["last"]
     padded = theirs[-1]
     print(f"{step['trajectories']} trajectories, {step['summed_tokens']} tokens, {step['model_tokens']} run with prefix sharing,"
-          f" {padded['padded']} padded; largest logprob difference to PyTorch {padded['largest_logprob_difference']:.1e}")
+          f" {padded['padded']} padded; largest change of a logprob by the training, as PyTorch sees it, {padded['largest_logprob_difference']:.1e}")
     for unit in ("per_cpu_second", "per_second"):
         a, p, b = median(ours, unit), median(plain, unit), median(theirs, unit)
         print(f"training step, {threads} thread(s): {a:.0f} useful tok/s {unit} (without sharing {p:.0f}), PyTorch {b:.0f},"
